@@ -17,11 +17,11 @@ from yatt_core.actors import concurrent_rollout as module
 from yatt_core.actors import rollout as base
 from yatt_core.actors.concurrent_rollout import ConcurrentRolloutActor
 from yatt_core.dispatch.pool import WORK_THREADS, dispatch_limits, pool_setting
-from yatt_core.engines.rollout.served.engine import Work
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE
 from yatt_core.placement.actions import ROLLOUT as ROLLING
 from yatt_core.placement.seen import Usage
+from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.receipts import BATCHES_BY_CHANCE
 from yatt_core.run_actors.actor_registry import CONCURRENT_ROLLOUT, CONTINUOUS, ROLLOUT, _rollout_class
 from yatt_core.spec import load_spec
@@ -36,7 +36,7 @@ class SharedEngine:
     def __init__(self) -> None:
         self.capabilities = {"batch_invariant": True}
         self.together = threading.Barrier(2)
-        self.work = Work(5, 40, 0.5)
+        self.work = EngineWork(5, 40, 0.5)
         self.is_lost = self.closed = False
 
     def stream(self, request: Any) -> Iterator[None]:
@@ -46,9 +46,9 @@ class SharedEngine:
     def close(self) -> None:
         self.closed = True
 
-    def take_work(self) -> Work:
+    def take_work(self) -> EngineWork:
         done = self.work
-        self.work = Work()
+        self.work = EngineWork()
         return done
 
 

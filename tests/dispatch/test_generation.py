@@ -21,6 +21,7 @@ from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
+from yatt_core.protocols.pieces import cut_beginnings, join_pieces
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 Outcome = Any
@@ -99,14 +100,16 @@ class Pool:
         if term in self.refusals:
             return Pieces(iter([FencedError(f"term {term} was replaced")]))
         pieces: list[Outcome] = list(self.virtual.stream(request))
-        if request.progress is not None:
+        if request.begun is not None:
             self.resumed.append(request)
         if self.gives_back and pieces:
             self.gives_back -= 1
             kept = pieces[: len(pieces) // 2]
             left = pieces[len(pieces) // 2 :]
-            rows = tuple(sorted(row for piece in left for row in piece.rows))
-            pieces = [*kept, Returned(rows, tuple(1 + row % 2 for row in rows))]
+            joined = join_pieces(left)
+            lengths = np.array([1 + row % 2 for row in joined.rows])
+            begun = cut_beginnings(joined.result, np.arange(len(lengths)), np.minimum(lengths, joined.result.lengths))
+            pieces = [*kept, Returned(joined.rows, begun)]
         return Pieces(iter(pieces[:-1] if self.drops_the_last else pieces))
 
 
@@ -167,7 +170,17 @@ def test_returned_responses_resume_where_they_stopped_with_their_own_seeds(stand
     }
     for resumed in pool.resumed:
         pairs = {(prompt.tobytes(), seeds[0]) for prompt, seeds in zip(resumed.prompts, resumed.seeds, strict=True)}
-        assert pairs < whole and set(resumed.progress.tolist()) <= {1, 2}
+        assert pairs < whole and resumed.begun is not None and set(resumed.begun.lengths.tolist()) <= {1, 2}
+        (prompt,) = resumed.prompts
+        row = next(
+            number
+            for number in range(10)
+            if resumed.seeds[0, 0] == request.seeds.reshape(-1)[number]
+            and request.prompts[number // 2].tolist() == prompt.tolist()
+        )
+        tokens = pool.virtual.generate(request)
+        start = int(tokens.lengths[:row].sum())
+        assert resumed.begun.tokens.tolist() == tokens.tokens[start : start + len(resumed.begun.tokens)].tolist()
 
 
 def test_a_batch_waits_until_the_one_before_it_is_processed(stand_in):

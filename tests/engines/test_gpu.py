@@ -24,8 +24,8 @@ from yatt_core.digests import weights_digest
 from yatt_core.engines.dense.attention import LONGEST_KEPT, attend_masked
 from yatt_core.engines.device import MemoryReading, own_device, repeat_bits, require_room
 from yatt_core.engines.offload import HeldMemory, Offloaded
-from yatt_core.engines.rollout.torch.decoding import STEPS_ON_GPU
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
+from yatt_core.engines.rollout.torch.rows import STEPS_ON_GPU
 from yatt_core.engines.train.steps.objective import TokenInputs, objective
 from yatt_core.errors import InfrastructureError
 from yatt_core.judges.registry import build_judge

@@ -15,6 +15,7 @@ PHASES: Mapping[str, str] = MappingProxyType(
     {
         "place": "place",
         "switch": "place",
+        "evict": "collect",
         "offload": "collect",
         "collect": "collect",
         "judge": "collect",

@@ -23,9 +23,10 @@ from yatt_core.judges.generative import GenerativeJudge
 from yatt_core.judges.loading import held_verdicts
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
+from yatt_core.protocols.engines import CommonEngine, HandingEngine
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
 from yatt_core.protocols.judges import JudgeRequest, Verdict
-from yatt_core.protocols.pieces import hold_back
+from yatt_core.protocols.pieces import hold_back_finished
 from yatt_core.protocols.receipts import ActorIdentity
 from yatt_core.spent_time import ENGINE, spent
 
@@ -66,10 +67,22 @@ class ConcurrentRolloutActor(RolloutActor):
         return spanned_by(self._followers, term) if self._followers else None
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
-        """Answers a decode batch and yields finished pieces while it works on the rest and on other batches."""
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
+        """Answers a decode batch and yields finished pieces while it works on the rest and on other batches.
+
+        Responses that it was told to hand over are returned unfinished.
+        """
         with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
-            yield from hold_back(self._ready().stream(request))
+            engine = self._ready()
+            pieces = engine.answers(request) if isinstance(engine, HandingEngine) else engine.stream(request)
+            yield from hold_back_finished(pieces)
+
+    def evict(self, term: int, count: int) -> None:
+        """Hands over the newest `count` sequences, if the engine can; their calls yield them unfinished."""
+        with self._presence.serving("evict", term):
+            engine = self._ready()
+            if isinstance(engine, HandingEngine):
+                engine.hand_over(count)
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:
@@ -85,12 +98,24 @@ class ConcurrentRolloutActor(RolloutActor):
     def usage(self, term: int) -> tuple[Usage, ...]:
         """Returns the work done since the last call."""
         rows = list(super().usage(term))
-        engines: list[tuple[str, Any]] = [(ROLLOUT, self._ready())]
-        engines += [(JUDGE, engine) for part in self._judges if (engine := self._shared(part)) is not None]
+        engines: list[tuple[str, object]] = [(ROLLOUT, self._ready())]
+        engines += [(JUDGE, self._shared(part)) for part in self._judges]
         for role, engine in engines:
+            if not isinstance(engine, CommonEngine):
+                continue
             work = engine.take_work()
-            if work.steps:
-                rows.append(Usage(self._instance, role, work.steps, work.sequence_steps, decode_s=work.seconds))
+            if work.steps or work.prompt_tokens:
+                rows.append(
+                    Usage(
+                        instance=self._instance,
+                        role=role,
+                        steps=work.steps,
+                        sequence_steps=work.sequence_steps,
+                        decode_s=work.seconds,
+                        prompt_tokens=work.prompt_tokens,
+                        prefill_s=work.prefill_seconds,
+                    )
+                )
         return tuple(rows)
 
     def _shared(self, part: str) -> ServedRolloutEngine | None:

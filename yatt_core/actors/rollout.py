@@ -29,7 +29,7 @@ from yatt_core.logs import actor_logs
 from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.seen import Usage
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
 from yatt_core.protocols.judges import Judge, JudgeRequest, Verdict
 from yatt_core.protocols.pieces import hold_back
 from yatt_core.protocols.receipts import BATCHES_BY_CHANCE, ActorIdentity, SyncReceipt
@@ -184,7 +184,7 @@ class RolloutActor:
             found = engine.rectangle_digests(rectangles) if engine.version >= 0 else None
             return HeldWeights(engine.version, None if found is None else dict(zip(rectangles, found, strict=True)))
 
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
         """Answers a decode batch and yields finished pieces while it works on the rest."""
         with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
             started = time.monotonic()
@@ -281,5 +281,5 @@ def _require_exact(spec: RunSpec, by_chance: Sequence[str]) -> None:
     if spec.must_be_exact and by_chance:
         raise ConfigurationError(
             f"exact: must be false or auto, because on this device {' and '.join(by_chance)} may answer differently in another "
-            "batch; or choose kind: torch, which decodes planned batches"
+            "batch; or choose kind: torch without continuous, which decodes planned batches"
         )

@@ -30,7 +30,7 @@ from yatt_core.placement.simulation.instance import Request, Sample, SimulatedSe
 from yatt_core.placement.work import SampleWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Int32, Returned
 from yatt_core.protocols.judges import JudgeItem, JudgeRequest, Verdict
-from yatt_core.protocols.pieces import cut_piece
+from yatt_core.protocols.pieces import cut_beginnings, cut_piece
 from yatt_core.protocols.receipts import ActorIdentity, SyncReceipt
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart, VirtualJudge
@@ -127,8 +127,9 @@ class ContinuousActor:
                 yield cut_piece(answer, np.array(ended), time.monotonic() - started)
                 started = time.monotonic()
             if unfinished := [stream for stream in streams if stream.left]:
-                progress = (int(answer.lengths[stream.number]) - stream.left for stream in unfinished)
-                yield Returned(tuple(stream.number for stream in unfinished), tuple(progress))
+                rows = np.array([stream.number for stream in unfinished])
+                drawn = np.array([int(answer.lengths[stream.number]) - stream.left for stream in unfinished])
+                yield Returned(tuple(rows.tolist()), cut_beginnings(answer, rows, drawn))
 
     async def judge(self, term: int, part: str, request: JudgeRequest) -> AsyncIterator[tuple[Verdict, ...]]:
         """Judges responses and yields each verdict when its last judgement is done."""
@@ -205,7 +206,7 @@ def _requests(request: GenerateRequest, lengths: Int32) -> Iterator[Request]:
     samples = request.seeds.shape[1]
     for row, length in enumerate(lengths.tolist()):
         prompt = len(request.prompts[row // samples])
-        made = 0 if request.progress is None else int(request.progress[row])
+        made = 0 if request.begun is None else int(request.begun.lengths[row])
         stream = SimulatedSequence(_NOBODY, row, length - made, prompt + made)
         # The prompt's other samples hit the prefix cache.
         yield Request(prompt + made if row % samples == 0 else 0, (stream,))

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
+import numpy as np
+
 from yatt_core.dispatch.in_flight import bytes_of, bytes_of_judging
 from yatt_core.dispatch.stream import Arrival, Tag, VerdictArrival
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned, resumed_request
 from yatt_core.protocols.judges import JudgeRequest, Verdict
+from yatt_core.protocols.pieces import cut_piece
 
 
 @dataclass(slots=True)
@@ -91,8 +94,9 @@ class Job(Generic[Tag]):
         """Returns one job per returned response, so that several instances may share the work."""
         assert isinstance(self.request, GenerateRequest)
         jobs = []
-        for row, progress in zip(returned.rows, returned.progress, strict=True):
-            request = resumed_request(self.request, Returned((row,), (progress,)))
+        for place, row in enumerate(returned.rows):
+            alone = cut_piece(returned.result, np.array([place]), returned.result.seconds)
+            request = resumed_request(self.request, Returned((row,), alone.result))
             jobs.append(
                 Job(batch=self.batch, request=request, role=self.role, term=self.term, rows=self._in_batch((row,)))
             )

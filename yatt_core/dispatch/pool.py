@@ -14,7 +14,8 @@ from yatt_core.placement.workload import EngineConstants, SwitchCosts
 from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, VirtualJudge
 from yatt_core.spec.roles import device_judges, endpoint_judges
-from yatt_core.spec.sections.rollout import VirtualRollout
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.rollout import TorchRollout, VirtualRollout
 
 UNBOUNDED = 1 << 30
 """The maximum number of sequences assumed for an engine that specifies no limit."""
@@ -64,6 +65,8 @@ def pool_setting(spec: RunSpec) -> Setting:
     speeds = tuple(instance_speeds(spec)[: engine.instances])
     switch = SwitchCosts(role_s=0.0, repartition_s=0.0, train_s=0.0)
     rollout = usual_constants(UNBOUNDED)
+    if isinstance(engine, TorchRollout) and engine.continuous:
+        rollout = usual_constants(engine.sequence_limit or UNBOUNDED)
     if isinstance(engine, VirtualRollout):
         rollout = virtual_constants(engine)
         switch = SwitchCosts(role_s=engine.switch_seconds, repartition_s=engine.repartition_seconds, train_s=0.0)
@@ -75,7 +78,8 @@ def pool_setting(spec: RunSpec) -> Setting:
         control_period_s=spec.placement.control_seconds,
         judgements=sum(part.judgements for part in judges),
         prompts=spec.data.prompts_per_iteration,
-        migrates=spec.virtual and engine.continuous,
+        # vLLM has noise of its own, which does not go on behind tokens that another engine has drawn.
+        migrates=engine.continuous and not isinstance(engine, VllmRollout),
     )
 
 

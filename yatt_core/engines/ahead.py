@@ -20,6 +20,7 @@ OF_POLICIES = (QUIET, "torch", "yatt_core.engines.train.base.policy_engine", OF_
 """With which the engines of every language model begin."""
 TORCH_TRAINER = "yatt_core.engines.train.torch.engine"
 TORCH_ROLLOUT = "yatt_core.engines.rollout.torch.engine"
+CONTINUOUS_TORCH_ROLLOUT = "yatt_core.engines.rollout.torch.continuous"
 USUAL_TORCH_MODULES = (*OF_POLICIES, TORCH_TRAINER, TORCH_ROLLOUT)
 """With which engines begin as long as no spec is known."""
 
@@ -57,7 +58,7 @@ def torch_modules(spec: RunSpec) -> tuple[str, ...]:
     if isinstance(spec.trainer.engine, Fsdp2Trainer):
         modules.append("yatt_core.engines.train.fsdp2.engine")
     if isinstance(spec.rollout.engine, TorchRollout):
-        modules.append(TORCH_ROLLOUT)
+        modules.append(CONTINUOUS_TORCH_ROLLOUT if spec.rollout.engine.continuous else TORCH_ROLLOUT)
     return (*modules, *_model_modules(spec))
 
 

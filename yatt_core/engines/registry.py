@@ -29,6 +29,18 @@ def build_rollout_engine(
 
         return WorkloadSampler(spec, inputs_folder.parent, inputs_folder)
     match engine:
+        case TorchRollout(continuous=True, max_num_seqs=int(most)):
+            from yatt_core.engines.rollout.torch.continuous import ContinuousTorchEngine
+
+            return ContinuousTorchEngine(
+                model_path=model_path,
+                dtype=engine.dtype,
+                max_prompt_tokens=longest_context(spec, model_path),
+                max_new_tokens=spec.rollout.max_new_tokens,
+                inputs_folder=inputs_folder,
+                max_num_seqs=most,
+                kernels=engine.kernels,
+            )
         case TorchRollout():
             from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from yatt_core import durable
 from yatt_core.keys import WorkKey
 from yatt_core.manifests import FileEntry, entry_of_bytes
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Returned
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -80,6 +80,24 @@ class NeededTensor:
     subfolder: str
     name: str
     box: Box | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWork:
+    """The work of an engine that answers several calls together.
+
+    steps: number of steps.
+    sequence_steps: number of sequences processed, summed over the steps.
+    seconds: duration of the steps.
+    prompt_tokens: number of prompt tokens read, and of tokens of moved responses read again, if it tells them apart.
+    prefill_seconds: the time of that, which is not part of `seconds`.
+    """
+
+    steps: int = 0
+    sequence_steps: int = 0
+    seconds: float = 0.0
+    prompt_tokens: int = 0
+    prefill_seconds: float = 0.0
 
 
 class RolloutEngine(Protocol):
@@ -165,6 +183,31 @@ class RolloutEngine(Protocol):
 
     def wake(self) -> None:
         """Takes the freed memory again, so that the next call need not; does nothing while the engine is awake."""
+        ...
+
+
+@runtime_checkable
+class CommonEngine(Protocol):
+    """A rollout engine with `several_calls`."""
+
+    def take_work(self) -> EngineWork:
+        """Returns the work done since the last call."""
+        ...
+
+
+@runtime_checkable
+class HandingEngine(Protocol):
+    """A rollout engine whose responses may go on in another one, from the tokens that they have.
+
+    An engine that is `batch_invariant` goes on with the bits that the first one would have drawn.
+    """
+
+    def answers(self, request: GenerateRequest) -> Iterator[GeneratePiece | Returned | None]:
+        """Yields what `stream` does, and the responses that are handed over meanwhile. Raises as `stream` does."""
+        ...
+
+    def hand_over(self, count: int) -> None:
+        """Makes its calls of `answers` return the newest responses, at least so many if there are."""
         ...
 
 

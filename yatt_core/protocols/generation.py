@@ -42,7 +42,8 @@ class GenerateRequest:
     limits: [P], at most max_new_tokens; set if the responses to some prompts have a lower limit.
     question_lengths: [P], set if prompts contain earlier turns: tokens of the leading question, the only part
         with images.
-    progress: [P], set if another engine began the responses (one per prompt): number of tokens generated so far.
+    begun: what another engine drew of the responses, row by row; None unless they have been moved. The answer has the whole
+        responses, and limits count all of their tokens.
     drawn: [P], set if responses are drawn in slices: the last tokens of a prompt that belong to its responses already. Noise
         and minimum of new tokens go on from there; limits count what is new.
     """
@@ -63,7 +64,7 @@ class GenerateRequest:
     media: Sequence[tuple[str, ...]] = ()
     limits: Int32 | None = None
     question_lengths: Int32 | None = None
-    progress: Int32 | None = None
+    begun: GenerateResult | None = None
     drawn: Int32 | None = None
 
     @property
@@ -81,7 +82,7 @@ class GenerateRequest:
         return _request_of, (pack_arrays({**arrays, **given}), _others(self, "prompts", "seeds", *given))
 
 
-_OPTIONAL_ARRAYS = ("limits", "question_lengths", "progress", "drawn")
+_OPTIONAL_ARRAYS = ("limits", "question_lengths", "drawn")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +156,17 @@ class Returned:
     """Responses that left an engine before they had ended, to be continued elsewhere.
 
     rows: as in `GeneratePiece`.
-    progress: tokens that each response has so far.
+    result: what has been drawn of them so far; their `finish` says nothing.
     """
 
     rows: tuple[int, ...]
-    progress: tuple[int, ...]
+    result: GenerateResult
 
 
 def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateRequest:
     """Returns the remaining part of a request.
 
-    Each response becomes a prompt of its own, with its own seed, and continues where it stopped.
+    Each response becomes a prompt of its own, with its own seed, and continues from the tokens that it has.
     """
     samples = request.seeds.shape[1]
     prompts = [row // samples for row in returned.rows]
@@ -177,7 +178,7 @@ def resumed_request(request: GenerateRequest, returned: Returned) -> GenerateReq
         media=[request.media[prompt] for prompt in prompts] if request.media else (),
         limits=request.prompt_limits[prompts],
         question_lengths=None if questions is None else questions[prompts],
-        progress=np.array(returned.progress, dtype=np.int32),
+        begun=returned.result,
         drawn=None if request.drawn is None else request.drawn[prompts],
     )
 

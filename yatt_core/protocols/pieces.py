@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32, support_fields
+from yatt_core.protocols.generation import GeneratePiece, GenerateResult, Int32, Returned, support_fields
 from yatt_core.wire.ragged import Int64, offsets_of, ragged_positions
 from yatt_core.wire.support import Support
 
@@ -28,6 +28,17 @@ def cut_piece(whole: GenerateResult, rows: Int64, seconds: float) -> GeneratePie
     rows: the responses' row numbers within the request, ascending.
     """
     return GeneratePiece(tuple(rows.tolist()), replace(_take(whole, rows), seconds=seconds))
+
+
+def cut_beginnings(whole: GenerateResult, rows: Int64, lengths: Int64) -> GenerateResult:
+    """Returns the first tokens of some responses.
+
+    rows: the responses' row numbers.
+    lengths: the number of tokens to keep of each of them.
+    """
+    shifts = offsets_of(whole.lengths)[rows] - offsets_of(lengths)[:-1]
+    positions = np.arange(lengths.sum(), dtype=np.int64) + np.repeat(shifts, lengths)
+    return replace(_at(whole, positions), lengths=lengths.astype(np.int32), finish=whole.finish[rows])
 
 
 def join_pieces(pieces: Sequence[GeneratePiece]) -> GeneratePiece:
@@ -55,6 +66,29 @@ def hold_back(
 ) -> Iterator[GeneratePiece]:
     """Yields the pieces of an engine's stream, joined into fewer pieces."""
     return joined_in_time(pieces, join_pieces, seconds, now)
+
+
+def hold_back_finished(
+    pieces: Iterable[GeneratePiece | Returned | None],
+    seconds: float = HOLD_SECONDS,
+    now: Callable[[], float] = time.monotonic,
+) -> Iterator[GeneratePiece | Returned]:
+    """Yields what `hold_back` does, and at once what the engine returns unfinished, behind all that has finished before."""
+    coming = iter(pieces)
+    moved: list[Returned] = []
+
+    def until_moved() -> Iterator[GeneratePiece | None]:
+        for piece in coming:
+            if isinstance(piece, Returned):
+                moved.append(piece)
+                return
+            yield piece
+
+    while True:
+        yield from hold_back(until_moved(), seconds, now)
+        if not moved:
+            return
+        yield moved.pop()
 
 
 def joined_in_time(
@@ -95,14 +129,17 @@ def joined_support(results: Sequence[GenerateResult]) -> Support | None:
 
 def _take(whole: GenerateResult, rows: Int64) -> GenerateResult:
     positions = ragged_positions(offsets_of(whole.lengths), rows)
+    return replace(_at(whole, positions), lengths=whole.lengths[rows], finish=whole.finish[rows])
+
+
+def _at(whole: GenerateResult, positions: Int64) -> GenerateResult:
+    """Returns a result with the tokens at these positions; the lengths are those of the whole."""
     support = None if whole.support is None else whole.support.at(positions)
     return replace(
         whole,
         tokens=whole.tokens[positions],
         log_probs=whole.log_probs[positions],
         versions=None if whole.versions is None else whole.versions[positions],
-        lengths=whole.lengths[rows],
-        finish=whole.finish[rows],
         support_tokens=None if support is None else support.tokens,
         support_sizes=None if support is None else support.sizes,
     )

@@ -30,6 +30,8 @@ def _engines(spec: SpecSections) -> Iterator[str]:
     if isinstance(sampler, TorchRollout) and isinstance(trainer, TorchTrainer):
         if sampler.dtype != trainer.dtype:
             yield f"rollout.engine.dtype is {sampler.dtype} and trainer.engine.dtype {trainer.dtype}, but it needs the same"
+        if sampler.continuous:
+            yield "rollout.engine.continuous is true, but it needs planned decode batches, so false"
         for key, kernels in (("rollout", sampler.kernels), ("trainer", trainer.kernels)):
             if kernels == "general":
                 yield f"{key}.engine.kernels is general, but it needs auto"

@@ -31,7 +31,7 @@ from yatt_core.spec.sections.guards import GuardsSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSizes, ModelSpec, SftSpec
 from yatt_core.spec.sections.placement import PlacementSpec
 from yatt_core.spec.sections.recovery import CheckpointSpec, RecoverySpec, RetentionSpec
-from yatt_core.spec.sections.rollout import RolloutSpec, TailSpec, no_room
+from yatt_core.spec.sections.rollout import RolloutSpec, TailSpec, TorchRollout, no_room
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.tracking import TrackingSpec
 from yatt_core.spec.sections.trainer import TrainerSpec
@@ -300,6 +300,19 @@ class RunSpec(SpecModel):
     def exact_obstacles(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact on any device; empty if it can on some."""
         obstacles = []
+        engine = self.rollout.engine
+        if (
+            self.samples_responses
+            and isinstance(engine, TorchRollout)
+            and engine.continuous
+            and engine.dtype != "float32"
+        ):
+            # What is batched by chance must not change an answer. Planned batches are decoded again as they were.
+            obstacles.append(
+                f"rollout.engine.dtype is {engine.dtype}, but with continuous batching exact needs float32: in "
+                f"{engine.dtype} an answer alone already differs from itself in a crowd (kind: torch without continuous decodes "
+                "planned batches, in either)"
+            )
         for key, finish in (("dynamic_sampling", self.dynamic_sampling), ("evaluation", self.evaluation)):
             if finish.deadline is not None:
                 obstacles.append(

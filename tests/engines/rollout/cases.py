@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from yatt_core.engines.dense.kernels import KernelChoice
+from yatt_core.engines.rollout.torch.continuous import ContinuousTorchEngine
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.protocols.engines import RolloutEngine, Tensors
@@ -91,11 +92,14 @@ def weights_of(folder: Path, version: int) -> Tensors:
 
 
 def torch_case(folder: Path, dtype: str = "float32", name: str = "torch") -> Case:
-    """Builds `torch` on the fast path, `torch-general` on transformers' module, or `torch-waiting`.
+    """Builds `torch` on the fast path, `torch-general` on transformers' module, `torch-waiting` or `torch-continuous`.
 
-    `torch-waiting` decodes few sequences at a time, so that others wait.
+    `torch-waiting` decodes few sequences at a time, so that others wait; `torch-continuous` answers several calls together.
     """
     kernels: KernelChoice = "general" if name == "torch-general" else "auto"
+    if name == "torch-continuous":
+        together = ContinuousTorchEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, max_num_seqs=48)
+        return Case(name, together, lambda version: weights_of(folder, version), folder)
     few = 12 if name == "torch-waiting" else None
     engine = TorchRolloutEngine(str(folder), dtype, MAX_PROMPT, MAX_NEW, folder, kernels=kernels, max_num_seqs=few)
     return Case(name, engine, lambda version: weights_of(folder, version), folder)

@@ -55,7 +55,16 @@ def _vllm_case(make_vllm_case):
     return make_vllm_case()
 
 
-@pytest.fixture(params=["torch", "torch-general", "torch-waiting", "virtual", pytest.param("vllm", marks=NEEDS_VLLM)])
+@pytest.fixture(
+    params=[
+        "torch",
+        "torch-general",
+        "torch-waiting",
+        "torch-continuous",
+        "virtual",
+        pytest.param("vllm", marks=NEEDS_VLLM),
+    ]
+)
 def case(request, _cases, model_folder) -> Case:
     """Returns an engine at version 0."""
     if request.param == "vllm":

@@ -15,6 +15,7 @@ from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP
 def test_capabilities_are_named(case):
     expected = {"batch_invariant": True, "sleep": True, "in_flight_update": False}
     expected |= {} if case.name == "virtual" else {"delta_sync": True}
+    expected |= {"several_calls": True} if case.name == "torch-continuous" else {}
     if case.name == "vllm":
         expected = {"batch_invariant": True, "sleep": False, "in_flight_update": True, "several_calls": True}
         expected |= {"delta_sync": False}

@@ -80,7 +80,7 @@ def engine_memory(
             memory = torch_rollout(
                 engine=engine,
                 shape=shape,
-                batch_samples=asked.batch,
+                batch_samples=engine.sequence_limit or asked.batch,
                 samples=asked.group,
                 prompt=asked.read,
                 response=asked.written,

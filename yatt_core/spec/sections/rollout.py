@@ -11,6 +11,11 @@ from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.tools import ToolsSpec
 
 
+def is_false(value: bool) -> bool:
+    """Returns True for a value that is left out of a spec's JSON, so that older specs keep their digests."""
+    return not value
+
+
 class TorchRollout(SpecModel):
     """Plain torch with a custom decoding loop over a transformers model."""
 
@@ -24,16 +29,21 @@ class TorchRollout(SpecModel):
     max_num_seqs: PositiveInt | None = None
     """Maximum number of responses decoded at once, but at least the samples of one prompt; the rest of a decode
     batch waits. `null`: the whole decode batch."""
+    continuous: bool = Field(default=False, exclude_if=is_false)
+    """Whether an engine takes up responses while it decodes others, at most `max_num_seqs` of them. A placement can then move
+    responses in progress to another instance, which goes on from their tokens. Exact in float32 on processors. `false`: one
+    decode batch at a time."""
 
     @property
-    def continuous(self) -> bool:
-        """False: the engine works on one batch at a time."""
-        return False
+    def sequence_limit(self) -> int | None:
+        """Maximum number of sequences sent to the engine at once; None if a batch may have any number."""
+        return self.max_num_seqs if self.continuous else None
 
-    @property
-    def sequence_limit(self) -> None:
-        """None: a batch may have any number of sequences."""
-        return None
+    @model_validator(mode="after")
+    def _places(self) -> Self:
+        if self.continuous and self.max_num_seqs is None:
+            raise ValueError("max_num_seqs: null, but with continuous it says how many responses are decoded at once")
+        return self
 
 
 class VirtualRollout(SpecModel):

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from yatt_core.engines.rollout.served.responses import Ended, Response, Step, re
 from yatt_core.engines.rollout.served.shared_bucket import BucketMemory
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.progress import advanced
+from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
@@ -41,20 +41,6 @@ MOST_STEPS = 8
 would spend a share of its time on calls."""
 OF_YATT = {"kind", "instances", "environment"}
 """Keys of an engine's section that its process does not get."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The work of an engine.
-
-    steps: number of steps.
-    sequence_steps: number of sequences processed, summed over the steps.
-    seconds: duration of the steps.
-    """
-
-    steps: int = 0
-    sequence_steps: int = 0
-    seconds: float = 0.0
 
 
 Arrived = deque[tuple[int, Ended]]
@@ -141,7 +127,7 @@ class ServedRolloutEngine(WeightTaker):
         self._memory = BucketMemory()
         self._kept = kept_weights(self._layout.shapes, spec.dtype) if takes_changes else None
         self._spoilt = False
-        self._work = Work()
+        self._work = EngineWork()
         self._version = folder_version
         self._recomputes = spec.in_flight_update == "recompute"
         self._capabilities = {
@@ -275,11 +261,11 @@ class ServedRolloutEngine(WeightTaker):
             found.setdefault(name, []).append(rectangle)
         return found
 
-    def take_work(self) -> Work:
+    def take_work(self) -> EngineWork:
         """Returns the work done since the last call."""
         with self._lock.alone():
             done = self._work
-            self._work = Work()
+            self._work = EngineWork()
             return done
 
     def sleep(self) -> None:
@@ -359,7 +345,9 @@ class ServedRolloutEngine(WeightTaker):
         step: Step = self._core.call("step", MOST_STEPS)
         advanced()
         done = self._work
-        self._work = Work(done.steps + step.steps, done.sequence_steps + step.sequences, done.seconds + step.seconds)
+        self._work = EngineWork(
+            done.steps + step.steps, done.sequence_steps + step.sequences, done.seconds + step.seconds
+        )
         for name, ended in step.ended:
             arrived, row = self._open.pop(name)
             arrived.append((row, ended))
@@ -381,6 +369,10 @@ class ServedRolloutEngine(WeightTaker):
             raise ConfigurationError(
                 f"the request asks for {request.max_new_tokens} new tokens, but the engine was built for"
                 f" {self._max_new_tokens}"
+            )
+        if request.begun is not None:
+            raise InfrastructureError(
+                f"the {self._title} rollout engine does not go on with a response that another engine has begun"
             )
         for row, (prompt, limit) in enumerate(zip(request.prompts, request.prompt_limits.tolist(), strict=True)):
             if not len(prompt):

@@ -22,13 +22,15 @@ class CacheWindow:
 
     Prefill: row `rows[i]` gets the keys of prompt `sources[i]`, for each i < prompts * samples; attention is
         causal within the pass. Decoding: row `rows[i]` writes its one key at slot `positions[i]` and attends
-        to its first `slots` slots.
+        to its first `slots` slots. Reading again: the same, but the keys are those of some positions of the row `of`, to
+        whose slots all of them attend.
     """
 
     rows: torch.Tensor
     sources: torch.Tensor | None = None
     positions: torch.Tensor | None = None
     slots: int = 0
+    of: int | None = None
 
 
 class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -72,6 +74,12 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]
         self.keys[window.rows, :, window.positions] = key_states[:, :, 0]
         self.values[window.rows, :, window.positions] = value_states[:, :, 0]
         count = len(window.rows)
+        if window.of is not None:
+            shown = (
+                states[window.of, :, : window.slots].expand(count, -1, -1, -1) for states in (self.keys, self.values)
+            )
+            keys, values = shown
+            return keys, values
         return self.keys[:count, :, : window.slots], self.values[:count, :, : window.slots]
 
     def release(self) -> None:
@@ -137,6 +145,15 @@ class SlotCache(Cache):  # type: ignore[misc]
         self.window.rows = rows
         self.window.positions = positions
         self.window.slots = slots
+        self.window.of = None
+
+    def reread(self, rows: torch.Tensor, positions: torch.Tensor, slots: int, of: int) -> None:
+        """Prepares for a pass over several tokens of the row `of`, each by itself.
+
+        rows: that row for each of them, and rows that hold nothing for fillers.
+        """
+        self.step(rows, positions, slots)
+        self.window.of = of
 
     def move(self, sources: torch.Tensor, targets: torch.Tensor, slots: int) -> None:
         """Moves rows to the places of rows that have left."""

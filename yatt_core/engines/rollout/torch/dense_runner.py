@@ -30,7 +30,7 @@ from yatt_core.engines.rollout.torch.joint_attention import RowGroups, attend_in
 from yatt_core.engines.rollout.torch.module_runner import check_positions, keeps_bits, padded_prompts, text_config
 from yatt_core.engines.rollout.torch.packed_weights import packable, packed, packed_linear, widened
 from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
-from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots, rows_for
+from yatt_core.engines.rollout.torch.sizes import REREAD_TOKENS, blocks_of, padded_length, rounded_slots, rows_for
 from yatt_core.engines.rollout.torch.split_attention import attend_by_pieces, join
 from yatt_core.protocols.generation import GenerateRequest
 
@@ -137,8 +137,7 @@ class DenseRunner:
             self._multiplied = packed(self._weights, room.rows)
         elif self._products.widens:
             self._multiplied = widened(self._weights)
-        # Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
-        self._group = -(-room.samples // MINIMUM_ROWS) * MINIMUM_ROWS
+        self._group = blocks_of(room.samples)
         self._lengths = np.ones(room.prompts, np.int64)
         slots = self._slots(room.prompt_tokens), self._slots(room.new_tokens)
         for store, places, count in zip((self._prompts, self._own), (room.prompts, room.rows), slots, strict=True):
@@ -205,24 +204,54 @@ class DenseRunner:
             shared = self._prompts.states[layer, :, :prompts, :, :prompt_slots]
             new = others.view(count, 2, shape.key_value_heads, shape.head_size)
             own[:, numbers, :, written] = self._products.operand(new)
-            own = own[:, :count, :, :slots]
-            queries = queries.reshape(count, shape.key_value_heads, -1, shape.head_size)
-            if self._aligned:
-                found = attend_in_groups(queries=queries, shared=shared, own=own, mask=whole_mask, groups=groups)
-                return found.reshape(count, -1)
-            if self._jointly:
-                joint = attend_jointly(
-                    queries=queries, shared=shared, own=own, mask=whole_mask, groups=groups, products=self._products
-                )
-                return joint.reshape(count, -1)
-            parts = [
-                (groups.gather(taken), groups.gather(sums))
-                for taken, sums in attend_by_pieces(groups.spread(queries), shared[0], shared[1], prompt_mask)
-            ]
-            parts += attend_by_pieces(queries, own[0], own[1], own_mask)
-            return join(parts).reshape(count, -1)
+            return self._attended(
+                queries=queries.reshape(count, shape.key_value_heads, -1, shape.head_size),
+                shared=shared,
+                own=own[:, :count, :, :slots],
+                masks=(prompt_mask, own_mask, whole_mask),
+                groups=groups,
+            )
 
         return self._logits(self._run(rows.tokens, rows.positions, attend))
+
+    def reread(self, tokens: Indices, row: int, place: int, before: int) -> None:
+        """Reads tokens as so many rows, each of which attends to the prompt and to the response's tokens up to its own."""
+        for start in range(0, len(tokens), REREAD_TOKENS):
+            self._reread(tokens[start : start + REREAD_TOKENS], start, row, place)
+
+    def _reread(self, tokens: Indices, start: int, row: int, place: int) -> None:
+        """Reads some tokens behind the first `start` ones."""
+        shape = self._shape
+        taken = len(tokens)
+        # Fillers make whole blocks of queries; they read token 0 behind the prompt, and nothing of them is kept.
+        count = blocks_of(rows_for(taken, self.batch_invariant))
+        read = np.arange(count) < taken
+        written = np.where(read, start + np.arange(count), 0)
+        ids = np.zeros(count, np.int64)
+        ids[:taken] = tokens
+        slots = self._slots(start + taken)
+        if self._whole:
+            self._own.widen(slots)
+        length = int(self._lengths[place])
+        prompt_slots = self._slots(length)
+        prompt_mask = self._mask(np.array([length]), prompt_slots)
+        own_mask = self._mask(written + 1, slots)
+        whole_mask = torch.cat([prompt_mask.expand(count, -1, -1, -1), own_mask], dim=-1)
+        numbers = self._tensor(np.arange(count))
+        groups = RowGroups(asking=numbers, places=numbers, samples=count, in_order=True)
+
+        def attend(layer: int, heads: torch.Tensor) -> torch.Tensor:
+            queries = heads[:, : shape.heads].reshape(count, shape.key_value_heads, -1, shape.head_size)
+            new = heads[:taken, shape.heads :].view(taken, 2, shape.key_value_heads, shape.head_size)
+            states = self._own.states[layer, :, row]
+            states[:, :, start : start + taken] = self._products.operand(new).permute(1, 2, 0, 3)
+            own = states[:, None, :, :slots].expand((-1, count, -1, -1, -1))
+            shared = self._prompts.states[layer, :, place : place + 1, :, :prompt_slots]
+            return self._attended(
+                queries=queries, shared=shared, own=own, masks=(prompt_mask, own_mask, whole_mask), groups=groups
+            )
+
+        self._run(self._tensor(ids), length + written, attend)
 
     def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Copies the slots that the moved rows have filled."""
@@ -259,6 +288,35 @@ class DenseRunner:
             multiply=self._multiply,
         )
 
+    def _attended(
+        self,
+        queries: torch.Tensor,
+        shared: torch.Tensor,
+        own: torch.Tensor,
+        masks: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        groups: RowGroups,
+    ) -> torch.Tensor:
+        """Attends from each row to its prompt and to its own slots: [rows, heads * size].
+
+        queries, shared, own: as `attend_jointly` takes them.
+        masks: of the prompts' slots, [prompts, 1, 1, slots], of the rows' own, [rows, 1, 1, slots], and of both, by row.
+        """
+        of_prompts, of_own, of_both = masks
+        if self._aligned:
+            found = attend_in_groups(queries=queries, shared=shared, own=own, mask=of_both, groups=groups)
+            return found.reshape(len(queries), -1)
+        if self._jointly:
+            joint = attend_jointly(
+                queries=queries, shared=shared, own=own, mask=of_both, groups=groups, products=self._products
+            )
+            return joint.reshape(len(queries), -1)
+        parts = [
+            (groups.gather(taken), groups.gather(sums))
+            for taken, sums in attend_by_pieces(groups.spread(queries), shared[0], shared[1], of_prompts)
+        ]
+        parts += attend_by_pieces(queries, own[0], own[1], of_own)
+        return join(parts).reshape(len(queries), -1)
+
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         states = rms_norm(hidden, self._weights.norm, self._shape.epsilon, self._dtype)
         return self._multiply(states, self._multiplied.head, None)
@@ -276,12 +334,14 @@ class DenseRunner:
         return whole_pieces(positions) if self._aligned else rounded_slots(positions)
 
     def _groups(self, rows: DecodedRows) -> RowGroups:
-        places = rows.prompts * self._group + rows.samples
+        # A crowd's prompts have unequal numbers of samples.
+        group = max(self._group, blocks_of(int(rows.samples.max()) + 1))
+        places = rows.prompts * group + rows.samples
         # Places of a group that have no row use the last row.
-        asking = np.full((int(rows.prompts.max()) + 1) * self._group, len(places) - 1)
+        asking = np.full((int(rows.prompts.max()) + 1) * group, len(places) - 1)
         asking[places[: rows.alive]] = np.arange(rows.alive)
         in_order = np.array_equal(places, np.arange(len(asking)))
-        return RowGroups(self._tensor(asking), self._tensor(places), self._group, in_order)
+        return RowGroups(self._tensor(asking), self._tensor(places), group, in_order)
 
     def _mask(self, lengths: Indices, slots: int) -> torch.Tensor:
         """Returns 0 for the first slots of each row and -inf for the others: [rows, 1, 1, slots]."""

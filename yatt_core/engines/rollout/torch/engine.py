@@ -112,10 +112,10 @@ class TorchRolloutEngine(WeightTaker):
                     f"prompt {row} of the decode batch has {len(prompt)} tokens; data.max_prompt_tokens is"
                     f" {self._max_prompt_tokens}"
                 )
-        self.wake()
+        self._wake()
 
     def _begin(self, version: int) -> ExpectedTensors:
-        self.wake()
+        self._wake()
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
 
@@ -141,7 +141,7 @@ class TorchRolloutEngine(WeightTaker):
         """
         asleep = self._away is not None
         found = []
-        self.wake()
+        self._wake()
         for rectangle in rectangles:
             whole = self._tensors.get(self._aliases.get(rectangle.name, rectangle.name))
             if whole is None or tuple(whole.shape) != rectangle.shape:
@@ -150,11 +150,14 @@ class TorchRolloutEngine(WeightTaker):
                 )
             found.append(rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())]))
         if asleep:
-            self.sleep()
+            self._sleep()
         return found
 
     def sleep(self) -> None:
         """Frees the key/value cache and moves the weights from a GPU to host memory until they are needed again."""
+        self._sleep()
+
+    def _sleep(self) -> None:
         self._runner.release()
         if self._away is None:
             self._away = Offloaded(HeldMemory(tuple(self._tensors.values())))
@@ -162,6 +165,9 @@ class TorchRolloutEngine(WeightTaker):
 
     def wake(self) -> None:
         """Moves the weights back to the GPU."""
+        self._wake()
+
+    def _wake(self) -> None:
         if self._away is not None:
             self._away.bring_back()
             self._away = None

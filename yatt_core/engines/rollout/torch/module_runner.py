@@ -17,7 +17,7 @@ from yatt_core.bfloat16.products import Products
 from yatt_core.engines.images import ImageReader, ShownPrompts, embed_prompts
 from yatt_core.engines.rollout.torch.cache import SlotCache
 from yatt_core.engines.rollout.torch.runner import DecodedRows, Indices, Room
-from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, padded_length, rounded_slots
+from yatt_core.engines.rollout.torch.sizes import MINIMUM_ROWS, REREAD_TOKENS, padded_length, rounded_slots, rows_for
 from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 
@@ -110,17 +110,36 @@ class ModuleRunner:
         """Runs one token per row."""
         positions = self._tensor(rows.positions)
         slots = rounded_slots(int(rows.positions.max()) + 1)
-        shown = self._slots[:slots] <= positions[:, None]
         self._cache.step(self._rows[: len(rows.positions)], positions, slots)
+        return self._one_token_each(rows.tokens, positions, slots)
+
+    def _one_token_each(self, tokens: torch.Tensor, positions: torch.Tensor, slots: int) -> torch.Tensor:
+        """Runs a pass over one token per row, for which the cache is prepared; returns the logits, [n, vocabulary]."""
+        shown = self._slots[:slots] <= positions[:, None]
         with self._multiplying:
             logits: torch.Tensor = self._model(
-                input_ids=rows.tokens[:, None],
+                input_ids=tokens[:, None],
                 position_ids=positions[:, None],
                 attention_mask=torch.where(shown, self._visible, self._hidden)[:, None, None, :],
                 cache=self._cache,
                 use_cache=True,
             ).logits
         return logits[:, -1]
+
+    def reread(self, tokens: Indices, row: int, place: int, before: int) -> None:
+        """Reads tokens as so many rows, each of which attends to the row's slots up to its own."""
+        for start in range(0, len(tokens), REREAD_TOKENS):
+            part = tokens[start : start + REREAD_TOKENS]
+            count = rows_for(len(part), self.batch_invariant)
+            read = np.arange(count) < len(part)
+            positions = np.where(read, before + start + np.arange(count), 0)
+            ids = np.zeros(count, np.int64)
+            ids[: len(part)] = part
+            # The last row is never a response's.
+            rows = np.where(read, row, len(self._rows) - 1)
+            slots = rounded_slots(before + start + len(part))
+            self._cache.reread(self._tensor(rows), self._tensor(positions), slots, row)
+            self._one_token_each(self._tensor(ids), self._tensor(positions), slots)
 
     def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Copies the slots that the moved rows have filled."""

@@ -97,6 +97,17 @@ class Runner(Protocol):
         """Runs one token per row; returns the logits after it, [n, vocabulary]."""
         ...
 
+    def reread(self, tokens: Indices, row: int, place: int, before: int) -> None:
+        """Reads tokens of a response that another engine has drawn, behind its prompt, which has been run.
+
+        Its keys and values get the bits that `step` would give them, token by token, if the runner is `batch_invariant`.
+
+        tokens: all but the newest, which the next step reads.
+        place: of its prompt.
+        before: the prompt's length.
+        """
+        ...
+
     def move_rows(self, sources: Indices, targets: Indices, rows: DecodedRows) -> None:
         """Moves rows to the places of rows that have left.
 

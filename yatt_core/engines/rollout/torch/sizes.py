@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MINIMUM_ROWS = 4
 PREFILL_TOKENS = 16_384
+REREAD_TOKENS = 64
+"""Tokens of a moved response that are read at a time: each of them attends to what precedes it by itself, as a row does."""
 
 # The widest processors' vectors hold 16 floats: masked slots after a row then add exact zeros, in the same lanes.
 SLOT_MULTIPLE = 16
@@ -32,3 +34,11 @@ def rows_for(alive: int, invariant: bool) -> int:
         rows.
     """
     return max(alive + 1, MINIMUM_ROWS) if invariant else alive
+
+
+def blocks_of(rows: int) -> int:
+    """Returns a number of rows, rounded up to whole blocks.
+
+    Attention takes queries in blocks of a multiple of four; the remainder must have four rows, too.
+    """
+    return -(-rows // MINIMUM_ROWS) * MINIMUM_ROWS
