@@ -9,7 +9,14 @@ trainer has learnt and everything begun is sealed. So neither the clock nor a cr
 from __future__ import annotations
 
 from flows.driver.session import DriverSession
-from flows.phases.tasks import begin_ahead, collect, collect_ahead, place
+from flows.phases.tasks import (
+    begin_ahead,
+    collect,
+    collect_ahead,
+    keep_trainer_devices,
+    lend_trainer_devices,
+    place,
+)
 from flows.phases.turn import BegunTurn, Turn
 from flows.run.control_state import ControlState, InFlight
 
@@ -45,12 +52,14 @@ def start_ahead(session: DriverSession, state: ControlState) -> BegunTurn | None
         return None
     before = _turn(session, number - 1).after(state)
     placement = place(session, number, before)
+    keep_trainer_devices(session)
     return BegunTurn(number, placement, begin_ahead(session, number, before, state.iteration))
 
 
 def finish_ahead(session: DriverSession, state: ControlState, begun: BegunTurn | None) -> tuple[InFlight, ...]:
     """Waits for what was begun, and returns what is in flight after the iteration that was learnt from."""
     if begun is not None:
+        lend_trainer_devices(session, begun.placement)
         collected = collect_ahead(session, begun.iteration, begun.placement, begun.gathering)
         session.ahead[begun.iteration] = Turn(begun.iteration, begun.placement, collected)
     return tuple(

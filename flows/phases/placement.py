@@ -17,6 +17,7 @@ from ray import cloudpickle
 from db.write.records import DecisionRow, ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
+from flows.phases.lending import lending_in
 from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_work
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from yatt_core.dispatch.pool import constants_known, pool_setting
@@ -24,6 +25,7 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.experience.shard_log import read_shard_work
 from yatt_core.installed import failure_text
 from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.lending import LENT, Levelled
 from yatt_core.placement.occupancy import changes_of, switch_times
 from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Usage
@@ -46,6 +48,11 @@ class Placement:
 
     decision: DecisionRow
     inputs: DecisionInputs
+
+    @property
+    def lends(self) -> bool:
+        """Whether the trainer's devices generate while it does not learn, if they are to be lent at all."""
+        return bool(self.decision.decision.get(LENT))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +84,10 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     inputs = begun or _inputs_of(context, iteration, state)
     plan = session.prefetch.plan(iteration, inputs, session.actors.deadline)
     _require_portable(plan.runtime_policy)
+    lending, of_lending = lending_in(context, iteration)
+    runtime_policy = plan.runtime_policy
+    if lending is not None and lending.lends and inputs.setting.migrates:
+        runtime_policy = Levelled(runtime_policy)
     row = DecisionRow(
         branch=context.branch,
         iteration=iteration,
@@ -86,21 +97,29 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
             "policy": {"placement": spec.placement.model_dump(mode="json"), "constants_known": constants_known(spec)},
             "devices": devices,
             "seconds": _seconds_before(context, iteration),
-        },
+        }
+        | of_lending,
         decision={
             "mode": spec.placement.mode,
             "start": plan.roles,
-            "roles": roles_by_device(plan.roles, devices, spec.trainer.engine.ranks, spec.devices_per_instance),
+            "roles": roles_by_device(
+                start=plan.roles,
+                devices=devices,
+                ranks=spec.trainer.engine.ranks,
+                each=spec.devices_per_instance,
+                before=spec.devices_before_engines,
+            ),
             "state": plan.state,
+            **({} if lending is None else {LENT: list(spec.lent_instances) if lending.lends else []}),
         },
         prediction={} if plan.prediction_s is None else {"collect": plan.prediction_s},
-        reason=plan.reason,
+        reason=plan.reason if lending is None else f"{plan.reason}; {lending.reason}",
     )
     recorded = context.ledger.records.decision(context.fence, row)
     if spec.asynchrony.lag and device_judges(spec):
         session.prefetch.begin_behind(iteration + 1, inputs, recorded.decision.get("state", {}))
     if recorded.decision == row.decision:
-        return Placement(recorded, inputs), plan.runtime_policy
+        return Placement(recorded, inputs), runtime_policy
     if "start" not in recorded.decision:
         # A decision without judges on the devices: all instances roll out.
         everyone = {"start": ROLLOUT * len(plan.roles), "state": {}}
@@ -251,19 +270,22 @@ def _name(run: str, branch: int, iteration: int, sha256: str) -> dict[str, Any]:
     return {"run": run, "branch": branch, "iteration": iteration, "sha256": sha256}
 
 
-def roles_by_device(start: str, devices: int, ranks: int, each: int = 1) -> dict[str, list[list[str]]]:
+def roles_by_device(start: str, devices: int, ranks: int, each: int = 1, before: int = 0) -> dict[str, list[list[str]]]:
     """Returns the actors on each device that the run uses, during `collect` and during `learn`.
 
     A run reserves as many devices as its instances and ranks need, at most all; actors beyond the last device share devices
     (`yatt_core.cluster.reservation`).
 
     each: number of devices of an instance.
+    before: number of the first devices, which no instance has.
     """
     instances = [f"{'judge' if role == JUDGE else 'rollout'}-{index}" for index, role in enumerate(start)]
     instances = [name for name in instances for _ in range(each)]
     trainers = [f"trainer-{rank}" for rank in range(ranks)]
-    used = min(devices, max(len(instances), ranks))
+    used = min(devices, max(before + len(instances), ranks))
+    apart = min(before, used - 1)
+    generating = used - apart
     return {
-        phase: [actors[device::used] for device in range(used)]
-        for phase, actors in (("collect", instances), ("learn", trainers))
+        "collect": [[]] * apart + [instances[device::generating] for device in range(generating)],
+        "learn": [trainers[device::used] for device in range(used)],
     }

@@ -61,7 +61,21 @@ def place(session: DriverSession, iteration: int, state: ControlState) -> Placem
     discard_usage(session)
     placement, runtime_policy = decide(session, iteration, state.placement)
     session.actors.place(str(placement.decision.decision["start"]), runtime_policy)
+    if not placement.lends:
+        keep_trainer_devices(session)
     return placement
+
+
+def keep_trainer_devices(session: DriverSession) -> None:
+    """Keeps the trainer's devices free for it, if they are lent at all."""
+    if lent := session.context.spec.lent_instances:
+        session.actors.keep_instances(lent)
+
+
+def lend_trainer_devices(session: DriverSession, placement: Placement) -> None:
+    """Has the trainer's devices generate, since it has learnt, unless the placement keeps them."""
+    if session.context.spec.lent_instances and placement.lends:
+        session.actors.keep_instances(())
 
 
 @recording_phase

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from db.write.records import DecisionRow
 from flows.placement.inputs import inputs_of, policy_of
 from flows.placement.record import RecordedPlacement
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import failure_text
 from yatt_core.placement.fitting import fitted
+from yatt_core.placement.lending import LENDING, LENT, lending_again
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json
 from yatt_core.placement.seen import IterationTelemetry, Plan
@@ -94,7 +96,7 @@ def replay(placement: RecordedPlacement) -> ReplayedDecision:
     """Repeats a decision with its own policy and recorded inputs."""
     row = placement.row
     plan = None if placement.lost else _planned(placement)
-    why = placement.lost if plan is None else _differences(row.decision, plan)
+    why = placement.lost if plan is None else (*_differences(row.decision, plan), *_lent_otherwise(row))
     return ReplayedDecision(
         iteration=placement.iteration,
         mode=row.decision["mode"],
@@ -117,6 +119,15 @@ def _differences(decision: Mapping[str, Any], plan: Plan) -> tuple[str, ...]:
     return tuple(
         f"{name}: recorded {_shown(recorded)}, now {_shown(now)}" for name, recorded, now in parts if recorded != now
     )
+
+
+def _lent_otherwise(row: DecisionRow) -> tuple[str, ...]:
+    """Describes how lending the trainer's devices would now be decided otherwise than recorded."""
+    if LENDING not in row.inputs:
+        return ()
+    recorded = bool(row.decision[LENT])
+    now = lending_again(row.inputs[LENDING]).lends
+    return () if recorded == now else (f"lends the trainer's devices: recorded {recorded}, now {now}",)
 
 
 def _shown(value: Any) -> str:

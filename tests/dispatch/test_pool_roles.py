@@ -59,6 +59,13 @@ class Changing(RuleBasedStateMachine):
     def assign(self, roles: list[str]) -> None:
         self.queue.assign("".join(roles[: len(self.queue.instances)]), starting=True)
 
+    @rule(kept=st.sets(st.integers(0, 3)))
+    def keep(self, kept: set[int]) -> None:
+        holding = dict(self.queue.keep(kept))
+        for instance in self.queue.instances:
+            assert instance.kept == (instance.index in kept)
+            assert holding.get(instance.index, 0) == (instance.outstanding if instance.kept else 0)
+
     @rule()
     def begin_switches(self) -> None:
         for index, role in self.queue.switches():
@@ -85,6 +92,7 @@ class Changing(RuleBasedStateMachine):
         """Checks that everything that waits is served in the end."""
         if not hasattr(self, "queue"):
             return
+        self.queue.keep(())
         waiting = self.queue.waiting(ROLLOUT) + self.queue.waiting(JUDGE)
         for _ in range(4 * waiting + 8):
             for action in self.queue.unserved():
@@ -246,3 +254,38 @@ def test_a_finished_instance_switches_once_its_batch_is_released(
     assert index not in dict(queue.switches())
     queue.release(held.number)
     assert dict(queue.switches()).get(index) == after
+
+
+def test_a_kept_instance_gets_no_work_until_it_is_lent_again() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    first = queue.submit("a", 8)
+    queue.submit("a", 4)
+    assert [index for _, index in queue.grant()] == [0, 1]
+    assert queue.keep([0]) == [(0, 8)], "what it holds may go on elsewhere"
+    assert not queue.instances[0].ready
+    queue.release(first.number)
+    late = queue.submit("a", 8)
+    assert [index for _, index in queue.grant()] == [1]
+    queue.submit("a", 8)
+    assert queue.grant() == []
+    queue.renew(0)
+    assert queue.grant() == [], "nor does its successor"
+    queue.keep(())
+    assert [index for _, index in queue.grant()] == [0] and queue.waiting(ROLLOUT) == 0 and late.number == 3
+
+
+def test_an_iteration_begins_without_kept_instances() -> None:
+    queue = DispatchQueue([1.0, 1.0])
+    queue.keep([1])
+    queue.assign("RR", starting=False)
+    assert queue.instances[1].kept
+    queue.assign("RR", starting=True)
+    assert not queue.instances[1].kept
+
+
+def test_kept_instances_do_not_hide_a_standstill() -> None:
+    queue = DispatchQueue([1.0, 1.0, 1.0], roles="RJJ")
+    queue.keep([0])
+    queue.submit("a", 2)
+    assert queue.grant() == []
+    assert queue.unserved() == [Switch(1, ROLLOUT), Switch(2, ROLLOUT)]

@@ -28,14 +28,14 @@ ITEMS = [
 ]
 
 
-def make_folder(folder, labels=1, pad=None, kind="qwen2"):
+def make_folder(folder, labels=1, pad=None, kind="qwen2", positions=64):
     from transformers import AutoConfig, AutoModelForSequenceClassification
 
     tokenizer = train_tokenizer(
         TokenizerSpec(), ["sun nus", "cat moon", "ox dog"], ["abcdefghijklmnopqrstuvwxyz :0123456789"]
     )
     folder.mkdir()
-    save_tokenizer(tokenizer, folder, 64)
+    save_tokenizer(tokenizer, folder, positions)
     torch.manual_seed(0)
     sizes = {"hidden_size": 36, "intermediate_size": 52, "num_hidden_layers": 2, "num_attention_heads": 2}
     more = {"num_key_value_heads": 2} if kind == "qwen2" else {}
@@ -43,7 +43,7 @@ def make_folder(folder, labels=1, pad=None, kind="qwen2"):
         kind,
         vocab_size=tokenizer.get_vocab_size(),
         num_labels=labels,
-        max_position_embeddings=64,
+        max_position_embeddings=positions,
         pad_token_id=pad,
         **sizes,
         **more,

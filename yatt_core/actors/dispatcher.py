@@ -174,6 +174,16 @@ class Dispatcher:
         self._carry_on(starting)
         self._advance()
 
+    async def keep(self, term: int, instances: Sequence[int]) -> None:
+        """Keeps these instances free of new work, and no others; what they hold goes on elsewhere if it can."""
+        self._presence.fence.check(term)
+        for index, count in self._queue.keep(instances):
+            self._spawn(self._evict(index, count))
+        self._act(Moment.SWITCHED)
+        if not instances and self._was_drained and self._queue.unjudged:
+            # Those that join now have missed that the wave's last rollout has finished.
+            self._act(Moment.DRAINED)
+
     async def begin_wave(self, term: int, wave: str, samples: int) -> None:
         """Starts a wave of `samples` samples to be rolled out and judged."""
         self._presence.fence.check(term)
@@ -269,7 +279,7 @@ class Dispatcher:
         """Makes an instance return its newest sequences; their requesters submit them again."""
         try:
             await self._engines[index].evict.remote(self._presence.fence.term, count)
-        except ray.exceptions.RayError as error:
+        except (ray.exceptions.RayError, AttributeError) as error:  # an actor whose engine cannot has no such method
             log.warning("rollout-%d returned no sequences: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:

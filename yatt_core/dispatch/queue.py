@@ -9,7 +9,7 @@ actions change roles; an instance switches as soon as its current work allows it
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from yatt_core.errors import ConfigurationError
@@ -52,20 +52,28 @@ class PoolInstance:
     migrating: whether its current work moves to other instances when it switches.
     afterwards: the role that it gets after the one that it is joining.
     intake: the instance gets work only while it has fewer than this many sequences outstanding.
+    in_service: False while it switches.
+    kept: the trainer works on its device; the instance gets no work.
     held: the sequences that have not ended, by ticket.
     """
 
     index: int
     speed: float
     role: str
-    ready: bool = True
+    in_service: bool = True
     leaving: str = ""
     migrating: bool = False
     joining: str = ""
     afterwards: str = ""
     intake: int | None = None
     lost: bool = False
+    kept: bool = False
     held: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may get work in its role."""
+        return self.in_service and not self.kept
 
     @property
     def outstanding(self) -> int:
@@ -197,7 +205,7 @@ class DispatchQueue:
         """Records that an instance is dead: it gets no more work, and its batches are dropped."""
         instance = self._instances[index]
         instance.lost = True
-        instance.ready = False
+        instance.in_service = False
         self._drop(list(instance.held))
 
     def renew(self, index: int) -> None:
@@ -206,7 +214,7 @@ class DispatchQueue:
         self._drop(list(instance.held))
         role = instance.afterwards or instance.joining or instance.leaving or instance.role
         self._switching = [entry for entry in self._switching if entry[0] != index]
-        self._instances[index] = PoolInstance(index, instance.speed, role)
+        self._instances[index] = PoolInstance(index, instance.speed, role, kept=instance.kept)
 
     def stranded(self) -> list[Ticket]:
         """Removes and returns the tickets that no instance is left to answer; empty while there is an instance."""
@@ -302,11 +310,21 @@ class DispatchQueue:
             anew = starting and bool(before) and before[place] != role
             instance.intake = None
             instance.migrating = False
+            instance.kept = instance.kept and not starting
             if instance.joining:  # a switch in progress cannot be cancelled
                 instance.afterwards = "" if instance.joining == role else role
-            elif instance.ready:
+            elif instance.in_service:
                 instance.leaving = "" if instance.role == role and not anew else role
                 self._leave_if_empty(instance)
+
+    def keep(self, indices: Collection[int]) -> list[tuple[int, int]]:
+        """Keeps these instances free of new work, and no others; returns those of them that hold sequences, and how many.
+
+        The pool begins each iteration without kept instances.
+        """
+        for instance in self.instances:
+            instance.kept = instance.index in indices
+        return [(i.index, i.outstanding) for i in self.instances if i.kept and i.outstanding]
 
     def switches(self) -> list[tuple[int, str]]:
         """Returns the instances that should start their switch now, each with its new role.
@@ -323,7 +341,7 @@ class DispatchQueue:
         if instance.joining:
             instance.role = instance.joining
             instance.joining = ""
-            instance.ready = True
+            instance.in_service = True
             instance.leaving = instance.afterwards
             instance.afterwards = ""
             self._leave_if_empty(instance)
@@ -334,7 +352,7 @@ class DispatchQueue:
         This is needed if there is more work than a placement's runtime policy expected, for example because
         shards are repeated.
         """
-        devices = [i for i in self.instances if not i.lost]
+        devices = [i for i in self.instances if not i.lost and not i.kept]
         if any(i.held or not i.ready or i.leaving for i in devices):
             return []
         for role in (ROLLOUT, JUDGE):
@@ -343,8 +361,8 @@ class DispatchQueue:
         return []
 
     def _leave_if_empty(self, instance: PoolInstance) -> None:
-        if instance.leaving and instance.ready and not instance.held:
-            instance.ready = False
+        if instance.leaving and instance.in_service and not instance.held:
+            instance.in_service = False
             instance.joining = instance.leaving
             instance.leaving = ""
             self._switching.append((instance.index, instance.joining))

@@ -94,10 +94,14 @@ class InstanceSeen(Protocol):
     index: int
     speed: float
     role: str
-    ready: bool
     leaving: str
     joining: str
     intake: int | None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it may get work: it is not switching, and the trainer does not work on its device."""
+        ...
 
     @property
     def outstanding(self) -> int:

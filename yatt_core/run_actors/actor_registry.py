@@ -144,7 +144,7 @@ class ActorRegistry:
         self._layout = layout_of(spec.trainer.engine)
         self._pool = pool_layout(spec)
         self._devices = 0 if spec.virtual else spec.devices
-        self._before_samplers = spec.trainer.engine.ranks if spec.splits_samplers else 0
+        self._before_engines = spec.devices_before_engines
         # The names of controllers and followers are as of the last `gather`, which looks up the nodes.
         self._wanted = {role: [f"{role}-{i}" for i in range(count)] for role, count in counts.items()}
         self._members: dict[str, RegisteredActor] = {}
@@ -246,7 +246,7 @@ class ActorRegistry:
             self._seats = reserve(
                 wanted=self._devices, avoided=avoided, layout=self._layout, pool=self._pool, had_room=self.had_room
             )
-            first = min(self._before_samplers, len(self._seats) - 1)
+            first = min(self._before_engines, len(self._seats) - 1)
             self._instances = InstanceSeats([seat.node for seat in self._seats], self._pool, first)
             self._wanted[FOLLOWER] = self._instances.followers
         found = self._find(avoided)

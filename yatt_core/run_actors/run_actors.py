@@ -338,6 +338,10 @@ class RunActors:
         self._move_ranks("offload")
         self._ask_dispatcher("place", self._term, roles, runtime_policy, True)
 
+    def keep_instances(self, instances: Sequence[int]) -> None:
+        """Has the dispatcher keep these instances free of work, and no others, until the next iteration is placed."""
+        self._ask_dispatcher("keep", self._term, tuple(instances))
+
     def begin_wave(self, wave: str, samples: int) -> None:
         """Announces the number of samples of a wave to be rolled out and judged."""
         self._ask_dispatcher("begin_wave", self._term, wave, samples)

@@ -184,8 +184,18 @@ class RunSpec(SpecModel):
     def devices(self) -> int:
         """Number of devices that the run needs; rollout and training share them, unless they are split."""
         rollout = self.engine_instances * self.devices_per_instance
-        ranks = self.trainer.engine.ranks
-        return rollout + ranks if self.splits_samplers else max(rollout, ranks)
+        return max(rollout, self.trainer.engine.ranks - self.devices_before_engines) + self.devices_before_engines
+
+    @property
+    def devices_before_engines(self) -> int:
+        """Number of devices of the trainer's ranks that no rollout instance has."""
+        apart = self.splits_samplers or self.placement.trainer == "apart"
+        return self.trainer.engine.ranks if apart else 0
+
+    @property
+    def lent_instances(self) -> tuple[int, ...]:
+        """The rollout instances on the trainer's devices that generate only while it does not learn."""
+        return tuple(range(self.trainer.engine.ranks)) if self.placement.trainer == "lent" else ()
 
     @property
     def splits_samplers(self) -> bool:
@@ -450,6 +460,12 @@ class RunSpec(SpecModel):
     def _placement_mistakes(self) -> Iterator[str]:
         shares = any(not isinstance(judge, EndpointPart) for judge in self.rewards.judges)
         yield from self.placement.mistakes(shares, self.rollout.engine.instances, self.has.samplers)
+        yield from self.placement.trainer_mistakes(
+            lag=self.asynchrony.lag,
+            overlaps=self.asynchrony.overlaps,
+            engines=(self.engine_instances, self.devices_per_instance),
+            ranks=self.trainer.engine.ranks,
+        )
 
     def _teacher_mistakes(self) -> Iterator[str]:
         if self.algorithm.distillation is not None:

@@ -13,6 +13,7 @@ import pytest
 from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.records import DecisionRow
+from flows.phases import lending
 from flows.phases.placement import begin_planning, decide
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.home import Home
@@ -20,6 +21,7 @@ from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSession, judged_spec
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
+from yatt_core.placement.lending import Levelled, MeasuredIteration, lending_to_json
 from yatt_core.placement.policies.curve import CurvePolicy
 from yatt_core.placement.policies.fixed import Hold, InTurn, SplitPool
 from yatt_core.placement.seen import Plan
@@ -198,3 +200,44 @@ def test_with_a_lag_the_next_plan_is_made_while_an_iteration_is_collected(sessio
     assert planned[:4] == [(0, {}), (0, {"plans": 1}), (1, {"plans": 2}), (2, {"plans": 3})]
     (third,) = session.context.ledger.records.decisions(session.context.run, 0, 3)
     assert [name["iteration"] for name in third.inputs["past"]] == [1], "what it was planned from is recorded"
+
+
+def lending_session(session: Any) -> Any:
+    changes = ("asynchrony.lag=1", "placement.trainer=lent", "rollout.engine.instances=4")
+    session.context = replace(session.context, spec=judged_spec(*changes))
+    return session
+
+
+def test_a_decision_says_whether_the_trainers_devices_are_lent_and_why(session: Any) -> None:
+    placement, runtime_policy = decide(lending_session(session), 1, {})
+    row = placement.decision
+    assert placement.lends and row.decision["lent"] == [0, 1] and isinstance(runtime_policy, Levelled)
+    assert row.reason.endswith("nothing was measured yet") and row.inputs["lending"]["measured"] is None
+    assert row.inputs["lending"]["own"] == 2 and row.inputs["lending"]["cost_s"] > 0
+
+
+def test_a_recorded_decision_about_lending_is_repeated_from_its_own_inputs(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = MeasuredIteration(learning_s=1.0, idle_s=0.0, busy=1.0, lent=True)
+    kept = lending_to_json(own=2, lent=2, measured=measured, cost_s=0.5)
+    monkeypatch.setattr(lending, "_inputs", lambda *_: kept)
+    placement, runtime_policy = decide(lending_session(session), 1, {})
+    assert not placement.lends and placement.decision.decision["lent"] == []
+    assert "the trainer keeps its devices" in placement.decision.reason
+    monkeypatch.setattr(lending, "_inputs", lambda *_: pytest.fail("more may have been committed since"))
+    again, same = decide(session, 1, {})
+    assert again.decision == placement.decision and type(same) is type(runtime_policy) is CurvePolicy
+
+
+def test_what_was_measured_counts_in_the_drivers_seconds(session: Any) -> None:
+    spec = lending_session(session).context.spec
+    factor = spec.rollout.engine.clock_factor
+    figures = {
+        "devices/0/rollout_seconds": 99.0,
+        "devices/2/rollout_seconds": 2.0 * factor,
+        "devices/2/judge_seconds": 1.0 * factor,
+        "devices/3/rollout_seconds": 1.0 * factor,
+    }
+    found = lending._measured(spec, {"prepare": 0.5, "learn": 1.5, "collect_ahead": 2.0}, figures, lent=True)
+    assert found == MeasuredIteration(learning_s=2.0, idle_s=2.0, busy=0.5, lent=True)

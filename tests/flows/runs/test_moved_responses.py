@@ -37,7 +37,7 @@ def judged_by(folder: Path) -> str:
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 def test_moved_responses_change_no_bit_whatever_is_killed(driver: Driver, tmp_path: Path) -> None:
-    judged = judged_by(make_folder(tmp_path / "model"))
+    judged = judged_by(make_folder(tmp_path / "model", positions=1024))
     planned = driver.create("torch.yaml", *CHANGES, judged, "rollout.engine.instances=1")
     driver.drive(planned)
 

@@ -109,6 +109,14 @@ def test_only_the_devices_that_a_run_uses_have_actors(
     assert roles_by_device(ROLLOUT + JUDGE, devices, ranks) == {"collect": collect, "learn": learn}
 
 
+def test_a_trainer_with_devices_of_its_own_has_the_first_ones() -> None:
+    found = roles_by_device(ROLLOUT * 2, devices=9, ranks=2, before=2)
+    assert found["collect"] == [[], [], ["rollout-0"], ["rollout-1"]]
+    assert found["learn"] == [["trainer-0"], ["trainer-1"], [], []]
+    fewer = roles_by_device(ROLLOUT * 2, devices=2, ranks=2, before=2)
+    assert fewer["collect"] == [[], ["rollout-0", "rollout-1"]]
+
+
 def test_an_instance_of_several_devices_is_on_each_of_them():
     found = roles_by_device(ROLLOUT + JUDGE, 5, 3, each=2)
     assert found["collect"] == [["rollout-0"], ["rollout-0"], ["judge-1"], ["judge-1"]]

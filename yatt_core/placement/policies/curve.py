@@ -43,6 +43,23 @@ class Knobs:
     back: bool = True
 
 
+def levelled(pool: PoolSeen, rolling: Sequence[InstanceSeen]) -> list[Action]:
+    """Returns what takes the newest sequences from instances with far more than their share; nothing while any wait.
+
+    rolling: the instances that roll out.
+    """
+    if pool.waiting(ROLLOUT):
+        return []
+    held = sum(i.outstanding for i in rolling)
+    capacity = sum(i.speed for i in rolling)
+    actions: list[Action] = []
+    for i in rolling:
+        surplus = i.outstanding - (share := math.ceil(held * i.speed / capacity))
+        if surplus >= max(LEAST_SURPLUS, RELATIVE_SURPLUS * share):
+            actions.append(Take(i.index, surplus))
+    return actions
+
+
 class CurvePolicy:
     """Hands instances over to judging along a curve, balances the remaining rollouts, and saves work for new judges."""
 
@@ -72,7 +89,7 @@ class CurvePolicy:
         else:
             actions = self._hand_over(pool, rolling)
             if self._levels and not actions:
-                actions = self._level(pool, rolling)
+                actions = levelled(pool, rolling)
         return [*actions, *self._share_out(pool, sum(isinstance(action, HandOver | Switch) for action in actions))]
 
     def _begin_wave(self, pool: PoolSeen) -> list[Action]:
@@ -125,19 +142,6 @@ class CurvePolicy:
         coming = sum(JUDGE in (i.joining, i.leaving) for i in pool.instances)
         judgements = pool.waiting(JUDGE) + sum(i.outstanding for i in serving)
         return judgements / (self._knobs.backlog * self._judgements) - len(serving) - coming
-
-    def _level(self, pool: PoolSeen, rolling: list[InstanceSeen]) -> list[Action]:
-        """Takes the newest sequences from instances with far more than their share; does nothing until none wait."""
-        if pool.waiting(ROLLOUT):
-            return []
-        held = sum(i.outstanding for i in rolling)
-        capacity = sum(i.speed for i in rolling)
-        actions: list[Action] = []
-        for i in rolling:
-            surplus = i.outstanding - (share := math.ceil(held * i.speed / capacity))
-            if surplus >= max(LEAST_SURPLUS, RELATIVE_SURPLUS * share):
-                actions.append(Take(i.index, surplus))
-        return actions
 
     def _share_out(self, pool: PoolSeen, leaving: int) -> list[Action]:
         """Limits the intake of serving judges to leave a share of the queue to judges that are still on their way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -14,6 +14,14 @@ DOTTED_NAME = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 """`package.module:name`."""
 OWN_MODES = frozenset({"colocate", "split", "dynamic"})
 """The modes that are no policies of the user's."""
+
+
+SHARED = "shared"
+
+
+def is_shared(trainer: str) -> bool:
+    """Returns True for a value that is left out of a spec's JSON, so that older specs keep their digests."""
+    return trainer == SHARED
 
 
 class PlacementSpec(SpecModel):
@@ -30,6 +38,39 @@ class PlacementSpec(SpecModel):
     """With `split`: number of instances that judge; the others generate."""
     control_seconds: PositiveFloat = 1.0
     """Interval between two decisions about the pool within an iteration; on virtual engines, in their clock."""
+
+    trainer: Literal["shared", "apart", "lent"] = Field(default="shared", exclude_if=is_shared)
+    """The trainer's devices while it learns beside the engines (`asynchrony`). `shared`: it works on the engines' devices,
+    which both then use at the same time. `apart`: its ranks have devices of their own, beside those of
+    `rollout.engine.instances`. `lent`: its ranks have the devices of the first instances, which generate only while it
+    does not learn, as far as that is worth what it costs; needs `asynchrony.lag`."""
+
+    def trainer_mistakes(self, lag: int, overlaps: bool, engines: tuple[int, int], ranks: int) -> Iterator[str]:
+        """Yields one line per contradiction of `trainer`, each starting with the key.
+
+        overlaps: whether engines generate while the trainer works.
+        engines: number of rollout instances, 0 if the cluster determines it, and devices of each.
+        """
+        instances, each = engines
+        if self.trainer == "apart" and not overlaps:
+            yield (
+                "placement.trainer: apart, but engines and trainer work in turn and would leave each other's devices idle; "
+                "expected shared, or asynchrony.lag of at least 1, or asynchrony.streamed"
+            )
+        if self.trainer != "lent":
+            return
+        if not lag:
+            yield (
+                "placement.trainer: lent, but without a lag the engines wait while the trainer learns; expected shared, or "
+                "asynchrony.lag of at least 1"
+            )
+        if each != 1:
+            yield f"placement.trainer: lent needs engines of one device each (given: {each}); expected shared or apart"
+        elif instances <= ranks:
+            yield (
+                f"placement.trainer: lent, but the trainer's {ranks} ranks have the devices of all {instances} instances; "
+                f"expected at least {ranks + 1} rollout.engine.instances"
+            )
 
     def mistakes(self, shares: bool, instances: int, samplers: bool = False) -> Iterator[str]:
         """Yields one line per contradiction, each starting with the key.

@@ -198,7 +198,7 @@ class Crowd:
         first = int(members[0]) * samples
         for row, number in enumerate(numbers.reshape(-1).tolist()):
             self._owner[number] = (call, first + row, self._entries)
-        read = sum(len(call.request.prompts[member]) for member in members)
+        read = sum(len(call.request.prompts[member]) for member in members.tolist())
         if call.request.begun is not None:
             read += int(call.request.begun.lengths[members].sum())
         self._work = replace(self._work, prompt_tokens=self._work.prompt_tokens + read)

@@ -186,7 +186,7 @@ class DecodingRows:
                 before = int(self._contexts[self.origin[row]])
                 self.runner.reread(tokens[:-1].astype(np.int64), row, int(self._place[row]), before)
                 self._tokens[row] = tokens[-1]
-        fresh = rows[self._counts[rows] == 0]
+        fresh: Indices = rows[self._counts[rows] == 0]
         if not len(fresh):
             return fresh
         of_row = np.resize(self._place[fresh] - places[0], rows_for(len(fresh), self.runner.batch_invariant))
@@ -244,7 +244,7 @@ class DecodingRows:
         flat = numbers.reshape(-1)
         limits = request.prompt_limits[of_prompt]
         drawn = np.zeros(len(flat), np.int64) if request.drawn is None else request.drawn[of_prompt].astype(np.int64)
-        self._contexts[flat] = [len(request.prompts[member]) for member in of_prompt]
+        self._contexts[flat] = [len(request.prompts[member]) for member in of_prompt.tolist()]
         self._limits[flat] = limits
         self._drawn[flat] = drawn
         self._samples[flat] = np.tile(np.arange(samples), len(members))
@@ -261,7 +261,7 @@ class DecodingRows:
 
     def _prefill(self, request: GenerateRequest, members: Indices, places: Indices, rows: Indices) -> torch.Tensor:
         """Runs prompts, grouped by padded length; returns the logits after each, [members, vocabulary]."""
-        padded = np.array([padded_length(len(request.prompts[member])) for member in members], np.int64)
+        padded = np.array([padded_length(len(request.prompts[member])) for member in members.tolist()], np.int64)
         logits: torch.Tensor | None = None
         for length in np.unique(padded):
             alike = np.flatnonzero(padded == length)
