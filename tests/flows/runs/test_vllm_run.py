@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from examples.shapes import write_shapes
+from flows.phases.attempts import SYNCED
 from flows.placement.seats import last_seats
 from tests.flows.tools import Driver, audit_of_live_weights, same_result
 from tests.needs import NEEDS_VLLM
@@ -33,7 +34,8 @@ def test_it_is_exact_and_samples_what_the_trainer_learns_from(
     with driver.ledger() as ledger:
         gaps = [value for _, value in ledger.metrics.history(whole, "train_rollout_logprob_diff_max")]
     assert len(gaps) == 4 and 0 < max(gaps) < 1e-4, "at every iteration, so that no weights are stale"
-    run = driver.create("torch.yaml", *CHANGES)
+    # Its engine is sent changes alone, unless it has just started.
+    run = driver.create("torch.yaml", *CHANGES, "trainer.sync=delta")
     driver.drive_until_killed(run, "collect:2")
     code, audit = audit_of_live_weights(driver, run, service_environment)
     assert code == 0 and audit["version"] == 1 and audit["trainer"] == audit["committed"]
@@ -43,6 +45,10 @@ def test_it_is_exact_and_samples_what_the_trainer_learns_from(
     driver.end_actors(run)
     driver.drive(run)
     assert same_result(driver.results(run), driver.results(whole))
+    with driver.ledger() as ledger:
+        attempts = [each for iteration in range(1, 5) for each in ledger.phases.attempts(run, 0, iteration)]
+    receipts = [each.receipt or {} for each in attempts if each.phase == "sync"]
+    assert True in [engine["delta"] for receipt in receipts for engine in receipt.get(SYNCED, ())]
 
 
 @pytest.mark.timeout(900)
