@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.engines.rollout.cases import request_of
+from tests.engines.train.groups import Job, run_ranks
 from tests.engines.train.support import (
     MAX_NEW_TOKENS,
     make_engine,
@@ -21,6 +23,8 @@ from tests.engines.train.support import (
 )
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.errors import AlignmentError, ConfigurationError
+from yatt_core.protocols.receipts import BatchTask
+from yatt_core.spec import RunSpec
 
 TEMPERATURE = 0.8
 
@@ -94,6 +98,41 @@ def test_an_update_measures_a_difference_of_exactly_0(tmp_path: Path, dtype: str
     receipt = update(engine, write_shards(tmp_path, 1, sampled_rows(folder, dtype)))
     assert receipt.metrics["train_rollout_logprob_diff_max"] == 0.0
     assert receipt.metrics["tokens"] > 50
+
+
+def aligned_over_two_ranks(mini_batches: int) -> RunSpec:
+    return make_spec(
+        exact="aligned",
+        rollout={"engine": {"kind": "torch", "dtype": "bfloat16"}},
+        trainer={"engine": {"kind": "torch", "ranks": 2, "dtype": "bfloat16"}},
+        algorithm={"mini_batches": mini_batches},
+    )
+
+
+def sampled_task(place: Path, iteration: int, vocabulary: int, rows: list[dict[str, Any]]) -> BatchTask:
+    return write_shards(place, iteration, rows)
+
+
+@pytest.mark.verify
+def test_each_rank_measures_a_difference_of_exactly_0(tmp_path: Path) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    task = partial(sampled_task, rows=sampled_rows(folder, "bfloat16"))
+    jobs = [Job(aligned_over_two_ranks(count), folder, (1,), make_task=task) for count in (1, 2)]
+    for rank in run_ranks(2, jobs, tmp_path):
+        for found in rank:
+            (receipt,) = found.receipts
+            assert receipt.metrics["train_rollout_logprob_diff_max"] == 0.0 and receipt.metrics["tokens"] > 50
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("mini_batches", [1, 2])
+def test_a_bit_on_one_of_two_ranks_stops_the_update_of_both(tmp_path: Path, mini_batches: int) -> None:
+    folder = make_model_folder(tmp_path / "model")
+    task = partial(sampled_task, rows=with_a_bit_moved(sampled_rows(folder, "bfloat16"), 5))
+    with pytest.raises(AssertionError):
+        run_ranks(2, [Job(aligned_over_two_ranks(mini_batches), folder, (1,), make_task=task)], tmp_path)
+    failures = [path.read_text() for path in sorted(tmp_path.glob("rank-*.failed"))]
+    assert len(failures) == 2 and all("AlignmentError: iteration 1" in each for each in failures), failures
 
 
 def test_a_trainer_without_kernels_of_its_own_is_refused(tmp_path: Path) -> None:
