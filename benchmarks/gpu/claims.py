@@ -208,6 +208,25 @@ TRANSFERS = (
         check="changes_go_by_nccl",
         gpus=2,
     ),
+    Claim(
+        key="device_digests",
+        says="A bucket's digest that is computed on the GPU is the one that cores compute, and reveals a changed bit",
+        module="buckets",
+        check="digests_agree",
+    ),
+    Claim(
+        key="worker_ipc",
+        says="A process beside an engine's, such as a vLLM worker's, takes buckets from the GPU memory to which they came",
+        module="buckets",
+        check="worker_takes_buckets",
+    ),
+    Claim(
+        key="worker_ipc_two",
+        says="So does one that computes on a second GPU",
+        module="buckets",
+        check="second_worker_takes_buckets",
+        gpus=2,
+    ),
 )
 
 MEMORY = (

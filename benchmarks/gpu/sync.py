@@ -1,6 +1,6 @@
 """Checks of what processes on GPUs send each other: NCCL, weights through the host, through shared memory, and changes alone.
 
-Consumes the GPUs. Where cores stand in for them, gloo takes the place of NCCL, and files in host memory that of shared memory.
+Consumes the GPUs. Where cores stand in for them, gloo takes the place of NCCL, and host memory that of the memory of a GPU.
 """
 
 from __future__ import annotations

@@ -1,33 +1,27 @@
 """Sends weights from a trainer to rollout engines on given GPUs, each in a process of its own, the product's direct way.
 
 Consumes a spec, a model's folder, and the devices. Produces what each process measured and holds: used by the checks of
-`benchmarks.gpu`, and by tests that compare the digests. Where there is no GPU, files in host memory can take the place of a
-GPU's memory that its processes share.
+`benchmarks.gpu`, and by tests that compare the digests. Where there is no GPU, host memory can take the place of a GPU's memory
+that its processes share.
 """
 
 from __future__ import annotations
 
 import os
 import time
-import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from benchmarks.gpu.courses import CORES, VISIBLE, Alone, started, updated
+from benchmarks.gpu.lent_memory import lend_host_memory
 from benchmarks.gpu.work import Work
 from benchmarks.grow.ranks import Rank, on_ranks
 from yatt_core.spec import RunSpec
-from yatt_core.wire.buckets import WeightBucket
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 __all__ = ["CORES", "VISIBLE", "Taken", "transfers_between"]
-SHARED = Path("/dev/shm")
-"""Files here are in host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +48,7 @@ class Options:
 
     rounds: transfers of all weights, after the one that connects.
     learns: the work of an update after them, whose changes alone are sent; None for no update.
-    lends_host_memory: whether files in host memory take the place of the memory of a GPU that all members are on.
+    lends_host_memory: whether host memory takes the place of the memory of a GPU that all members are on.
     """
 
     rounds: int = 2
@@ -108,7 +102,7 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
         group = group or SyncGroup(task, names[rank.rank], store, own_device())
         rank.shared(None)
         begun = time.perf_counter()
-        nbytes = end.take_all(group, task, spec.trainer.sync_bucket_bytes, type_sent(spec))
+        nbytes = end.take(group, task, spec.trainer.sync_bucket_bytes, type_sent(spec))
         seconds.append(time.perf_counter() - begun)
     assert group is not None
     changed = 0
@@ -116,7 +110,7 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
         end.learn(options.learns)
         task = task_of(options.rounds + 2, f"{options.rounds + 1}")
         rank.shared(None)
-        changed = end.take_changes(group, task, spec.trainer.sync_bucket_bytes, type_sent(spec))
+        changed = end.take(group, task, spec.trainer.sync_bucket_bytes, type_sent(spec))
     wanted = rank.shared(end.rectangles(type_sent(spec)))
     return Taken(
         way="+".join(group.ways(0)),
@@ -128,21 +122,10 @@ def _take_part(rank: Rank, devices: Sequence[str], folder: Path, model: Path, sp
 
 
 def _lend_host_memory() -> None:
-    """Puts files in place of a GPU's memory, and has this process report the same GPU as all others."""
-    from yatt_core.engines.sync import group, lending
+    """Has this process report the same GPU as all others, and share host memory with them in place of the GPU's."""
+    from yatt_core.engines.sync import group
 
-    def lent(buffer: torch.Tensor) -> bytes:
-        path = SHARED / f"yatt-{uuid.uuid4().hex}"
-        buffer.numpy().tofile(path)
-        return str(path).encode()
-
-    def borrowed(description: bytes, device: torch.device) -> torch.Tensor:
-        path = Path(description.decode())
-        found = torch.from_numpy(np.fromfile(path, np.uint8)).to(device)
-        path.unlink()
-        return found
-
-    vars(lending).update(lent=lent, borrowed=borrowed)
+    lend_host_memory()
     vars(group)["gpu_name"] = lambda device: "host memory"
 
 
@@ -156,7 +139,7 @@ class _Trainer:
         self._engine = started(Alone(), spec, folder, model)
         self._sent = SentWeights()
 
-    def take_all(self, group: Any, task: Any, size: int, kind: str | None) -> int:
+    def take(self, group: Any, task: Any, size: int, kind: str | None) -> int:
         from yatt_core.engines.sync.sending import send_weights
 
         return send_weights(
@@ -171,19 +154,6 @@ class _Trainer:
 
     def learn(self, work: Work) -> None:
         updated(Alone(), self._engine, self._folder, work)
-
-    def take_changes(self, group: Any, task: Any, size: int, kind: str | None) -> int:
-        from yatt_core.engines.sync.delta import send_changes
-
-        return send_changes(
-            group=group,
-            task=task,
-            parts=self._engine.sync_parts,
-            rounded_to=kind,
-            most_bytes=size,
-            check=_unobjected,
-            sent=self._sent,
-        )
 
     def rectangles(self, kind: str | None) -> list[Rectangle]:
         return list(self.digests([], kind))
@@ -202,23 +172,12 @@ class _Engine:
 
         self._engine = build_rollout_engine(spec, str(model), model)
 
-    def take_all(self, group: Any, task: Any, size: int, _: str | None) -> int:
+    def take(self, group: Any, task: Any, size: int, _: str | None) -> int:
         from yatt_core.engines.sync.receiving import received_weights
 
-        return self._take(
-            task,
-            received_weights(group=group, task=task, most_bytes=size, check=_unobjected, places=self._engine.buffers),
+        buckets = received_weights(
+            group=group, task=task, most_bytes=size, check=_unobjected, places=self._engine.buffers
         )
-
-    def learn(self, _: Work) -> None:
-        """Does nothing: engines do not learn."""
-
-    def take_changes(self, group: Any, task: Any, _: int, __: str | None) -> int:
-        from yatt_core.engines.sync.delta import received_changes
-
-        return self._take(task, received_changes(group, task, _unobjected))
-
-    def _take(self, task: Any, buckets: Iterator[WeightBucket]) -> int:
         received = 0
         for bucket in buckets:
             if not bucket.number:
@@ -227,6 +186,9 @@ class _Engine:
             received += bucket.nbytes
         self._engine.end_update()
         return received
+
+    def learn(self, _: Work) -> None:
+        """Does nothing: engines do not learn."""
 
     def rectangles(self, _: str | None) -> list[Rectangle]:
         return []

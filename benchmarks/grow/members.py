@@ -173,6 +173,9 @@ class _Sender:
 
     def whole(self, group: Any, task: Any) -> int:
         """Sends all weights; returns the bytes sent."""
+        return self._send(group, task, None)
+
+    def _send(self, group: Any, task: Any, sent: Any) -> int:
         from yatt_core.engines.sync.sending import send_weights
 
         return send_weights(
@@ -182,6 +185,7 @@ class _Sender:
             rounded_to=ENGINE_TYPE,
             most_bytes=BUCKET,
             check=lambda: None,
+            sent=sent,
         )
 
     def copy(self) -> None:
@@ -195,8 +199,6 @@ class _Sender:
         """Takes optimizer steps with made-up gradients, and sends what they have changed; returns the bytes sent."""
         import torch
 
-        from yatt_core.engines.sync.delta import send_changes
-
         for part in self._engine.sync_parts():
             self._sent.of(part, ENGINE_TYPE).copy_(part.values)
         noise = torch.Generator().manual_seed(SEED)
@@ -206,15 +208,8 @@ class _Sender:
                 parameter.grad = torch.zeros_like(parameter)
                 parameter.grad.to_local().normal_(generator=noise)
             optimizer.apply(RATE, 1.0)
-        return send_changes(
-            group=group,
-            task=task,
-            parts=self._engine.sync_parts,
-            rounded_to=ENGINE_TYPE,
-            most_bytes=BUCKET,
-            check=lambda: None,
-            sent=self._sent,
-        )
+        self._sent.name = task.base
+        return self._send(group, task, self._sent)
 
 
 class _Taker:
@@ -227,7 +222,7 @@ class _Taker:
         self.close = self._receiver.close
 
     def whole(self, group: Any, task: Any) -> int:
-        """Takes all weights; returns the bytes received."""
+        """Takes what is sent; returns the bytes received."""
         from yatt_core.engines.sync.receiving import received_weights
 
         buckets = received_weights(
@@ -238,11 +233,7 @@ class _Taker:
     def copy(self) -> None:
         """Does nothing: engines have no part in checkpoints."""
 
-    def changes(self, group: Any, task: Any) -> int:
-        """Takes changes; returns the bytes received."""
-        from yatt_core.engines.sync.delta import received_changes
-
-        return self._receiver.take(task.version, received_changes(group, task, lambda: None))
+    changes = whole
 
 
 def _model_bytes(folder: Path) -> int:

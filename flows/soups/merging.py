@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from yatt_core.errors import ConfigurationError
-from yatt_core.wire.number_types import BFLOAT16, put_rounded
 from yatt_core.wire.part_files import TYPES, PartFiles
 from yatt_core.wire.parts import Sizes
 
@@ -84,9 +83,9 @@ def _widened(block: Array, kind: str) -> Array:
 def _rounded(block: Array, kind: str) -> Array:
     if kind != "BF16":
         return block.astype(TYPES[kind], copy=False)
-    rounded = np.empty(block.shape, np.uint16)
-    put_rounded(rounded, block, BFLOAT16)
-    return rounded
+    import torch  # takes seconds, and only models in bfloat16 need it
+
+    return torch.from_numpy(block).to(torch.bfloat16).view(torch.uint16).numpy()
 
 
 def _difference(one: PartFiles, other: PartFiles) -> str:

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from benchmarks.exact.work import Loop, model_in, spec_of
-from benchmarks.gpu import exactness, memory, repeats
+from benchmarks.gpu import buckets, exactness, memory, repeats
+from benchmarks.gpu.buckets import Borrowed
 from benchmarks.gpu.claims import Place
 from benchmarks.gpu.courses import Course
 from benchmarks.gpu.engines import TOLERANCE, _compared
@@ -22,8 +23,8 @@ from yatt_core.engines import offload
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, UpdateReceipt
-from yatt_core.wire.parts import Box
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.bit_sums import sums_on_device
+from yatt_core.wire.parts import Box, Rectangle
 
 HERE = Place(Path(), ("", ""), stand_in=True)
 COURSE = Course((2.0, 1.0), {"a": np.ones(3, np.float32)})
@@ -61,6 +62,26 @@ def test_weights_that_arrive_otherwise_are_found(engine: Taken, holds: bool) -> 
     assert _arrived((TRAINER, replace(engine, seconds=(0.5, 4.0))), "memory", "rate").figures == {
         "rate": 100 / 1.0 / 1e9
     }
+
+
+def test_buckets_that_a_worker_takes_otherwise_are_found() -> None:
+    sent = tuple("abcdef")
+    right = Borrowed(sent, sent, 2.0)
+    assert buckets.judged(right, 100).holds and buckets.judged(right, 100).figures == {
+        "worker_ipc_gb_s": 500 / 2.0 / 1e9
+    }
+    assert not buckets.judged(replace(right, taken=tuple("abcdeg")), 100).holds
+    assert not buckets.judged(Borrowed(sent[:5], sent[:5], 2.0), 100).holds, "one is missing"
+
+
+def test_digests_that_differ_or_reveal_nothing_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert buckets.digests_agree(HERE).holds
+    sums = sums_on_device
+    for wrong in (lambda data: sums(data)[1:], lambda data: [1]):
+        monkeypatch.setattr(buckets, "sums_on_device", wrong)
+        assert not buckets.digests_agree(HERE).holds
+    monkeypatch.setattr(buckets, "block_sums", lambda data: [1])
+    assert "3 of 3" in buckets.digests_agree(HERE).said
 
 
 def test_processes_that_compute_other_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

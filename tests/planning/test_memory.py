@@ -91,19 +91,28 @@ def test_weights_go_through_host_memory_to_engines_that_share_a_gpu():
 
 
 def test_memory_that_vllm_shares_with_its_workers_is_kept_between_updates():
-    def copies(*changes: str, engine: str = "kind: vllm, instances: 8") -> list[int]:
-        found = demand(f"rollout.engine={{{engine}, dtype: bfloat16}}", *changes)
+    def copies(*changes: str, engine: str = "kind: vllm, instances: 8", devices: str = "8xH200") -> list[int]:
+        found = demand(f"rollout.engine={{{engine}, dtype: bfloat16}}", *changes, devices=devices)
         host = next(row.host for row in found.roles if row.role == "rollout")
         return [host[stage].copies if stage in host else 0 for stage in (COLLECT, LEARN, SYNC)]
 
     bucket = 256 << 20
-    assert copies() == [bucket] * 3, "from the GPU where they arrive, one after another"
-    assert copies(engine="kind: vllm, instances: 4, tensor_parallel_size: 2") == [bucket // 2] * 3, (
-        "half of an engine's"
-    )
-    assert copies(engine="kind: torch, instances: 8") == [0, 0, 0], "it takes them where they arrive"
+    assert copies() == copies(engine="kind: torch, instances: 8") == [0, 0, 0], "they take buckets where they arrive"
     kept = copies("trainer.sync=delta")
     assert kept[0] == kept[1] == kept[2] - 2 * bucket == pytest.approx(2 * 7.6156e9, rel=1e-3), "a copy of the weights"
+    adapted = ("trainer.engine={kind: fsdp2}", "trainer.lora={rank: 16, sync: adapter}")
+    assert copies(*adapted) == [bucket] * 3, "merged on the host, one after another"
+    assert copies(*adapted, engine="kind: torch, instances: 8") == [0, 0, 0]
+
+
+def test_a_worker_of_vllm_assembles_tensors_on_its_gpu():
+    def device(engine: str, *changes: str) -> int:
+        found = demand(f"rollout.engine={{{engine}, instances: 8, dtype: bfloat16}}", *changes)
+        return held(found, "rollout", SYNC).copies
+
+    buckets = 2 * (256 << 20) + CHECKED_BYTES
+    assert device("kind: torch") == device("kind: vllm", "trainer.sync=delta") == buckets
+    assert device("kind: vllm") == buckets + 2 * max(152_064 * 3584, 2 * 3584 * 18_944)
 
 
 def test_low_rank_adapters_alone_have_gradients_moments_and_a_reference():
@@ -152,7 +161,7 @@ def test_a_host_has_the_shares_of_the_ranks_and_engines_that_are_there():
     few = host("rollout.engine.instances=1")
     many = host("rollout.engine.instances=8")
     weights = held(demand("rollout.engine.instances=1"), "rollout", SYNC).weights
-    assert many[LEARN] - few[LEARN] == 7 * (weights + (256 << 20)), "seven sleeping engines less"
+    assert many[LEARN] - few[LEARN] == 7 * weights, "seven sleeping engines less"
 
 
 def test_recomputation_and_tensor_parallelism_reduce_activations():
@@ -196,7 +205,8 @@ def test_vllms_cache_is_the_remainder_of_its_share():
     halved = demand("rollout.engine.kv_cache_dtype=fp8").rollout
     assert halved.cached_tokens == pytest.approx(2 * found.rollout.cached_tokens, rel=1e-6)
     assert held(found, "rollout", LEARN).total == 0, "it sleeps"
-    assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights, copies=2 * (256 << 20)), "and what arrives"
+    arriving = 2 * (256 << 20) + CHECKED_BYTES + 2 * 152_064 * 3584
+    assert held(found, "rollout", SYNC) == Bytes(weights=awake.weights, copies=arriving), "and what arrives"
 
 
 def test_vllm_on_cores_has_room_for_the_longest_sequences_and_never_sleeps():

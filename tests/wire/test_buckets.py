@@ -13,7 +13,7 @@ import pytest
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import WeightBucket, buckets_of
-from yatt_core.wire.number_types import Array, put_rounded, storage_type
+from yatt_core.wire.number_types import Array
 from yatt_core.wire.parts import Box
 
 
@@ -57,21 +57,6 @@ def test_reassembled_tensors_equal_the_originals(most_bytes: int) -> None:
 def test_only_tensors_larger_than_a_bucket_are_cut() -> None:
     pieces = [piece for bucket in buckets_of(tensors().items(), 700) for piece in bucket.pieces()]
     assert {piece.name for piece in pieces if piece.box.sizes != piece.shape} == {"layer.2", "turned"}
-
-
-def test_numbers_are_rounded_as_the_engine_would_round_them() -> None:
-    """To the nearest number of its type, ties to even."""
-    import torch
-
-    given = tensors() | {"odd": np.array([np.nan, np.inf, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, 1e-40], np.float32)}
-    del given["state"]
-    for kind, dtype in (("bfloat16", torch.bfloat16), ("float32", torch.float32)):
-        for array in given.values():
-            held = np.empty(array.shape, storage_type(kind))
-            put_rounded(held, array, kind)
-            found = torch.from_numpy(held).view(dtype)
-            wanted = torch.from_numpy(np.array(array)).to(dtype)
-            assert torch.equal(found.isnan(), wanted.isnan()) and torch.equal(found.nan_to_num(), wanted.nan_to_num())
 
 
 def test_a_changed_bucket_does_not_match_its_digest() -> None:

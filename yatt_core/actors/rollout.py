@@ -39,7 +39,7 @@ from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.roles import device_judges
 from yatt_core.spent_time import ENGINE, spent
 from yatt_core.wire.buckets import WeightBucket
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 
 class RolloutActor:
@@ -147,7 +147,6 @@ class RolloutActor:
 
         A failed transfer leaves the engine dirty, unless it failed before the first bucket.
         """
-        from yatt_core.engines.sync.delta import received_changes
         from yatt_core.engines.sync.receiving import received_weights
 
         with self._presence.serving("receive", term), self._transfers.group(task) as group:
@@ -159,10 +158,7 @@ class RolloutActor:
                 self._transfers.check(task)
 
             size = self._spec.trainer.sync_bucket_bytes
-            changes = received_changes(group, task, check) if task.base else None
-            buckets = changes or received_weights(
-                group=group, task=task, most_bytes=size, check=check, places=self._taker.buffers
-            )
+            buckets = received_weights(group=group, task=task, most_bytes=size, check=check, places=self._taker.buffers)
             first = next(buckets)
             self._begin_update(task.version)
             for bucket in chain([first], buckets):

@@ -238,47 +238,24 @@ class TrainerActor:
 
         A failure concerns the transfer alone: the rank stays in the group with which it learns.
         """
-        from yatt_core.engines.sync.delta import send_changes
         from yatt_core.engines.sync.sending import send_weights
 
         with self._presence.serving("send", term), self._transfers.group(task) as group:
             engine = self._holding(task.version)
-            kind = type_sent(self._spec)
-            size = self._spec.trainer.sync_bucket_bytes
-            sent = self._sent
-            base = "" if self._sent is None else self._sent.name
-            if sent is not None:
-                sent.name = ""  # until all of it has been sent, it is not known what engines hold
 
             def check() -> None:
                 self._transfers.check(task)
 
-            if not task.base:
-                total = send_weights(
-                    group=group,
-                    task=task,
-                    parts=engine.sync_parts,
-                    outlines=engine.sync_outlines,
-                    rounded_to=kind,
-                    most_bytes=size,
-                    check=check,
-                    sent=sent,
-                )
-            elif sent is None or base != task.base:
-                raise InfrastructureError(f"trainer-{self._rank} does not know the weights of transfer {task.base}")
-            else:
-                total = send_changes(
-                    group=group,
-                    task=task,
-                    parts=engine.sync_parts,
-                    rounded_to=kind,
-                    most_bytes=size,
-                    check=check,
-                    sent=sent,
-                )
-            if sent is not None:
-                sent.name = task.name
-            return total
+            return send_weights(
+                group=group,
+                task=task,
+                parts=engine.sync_parts,
+                outlines=engine.sync_outlines,
+                rounded_to=type_sent(self._spec),
+                most_bytes=self._spec.trainer.sync_bucket_bytes,
+                check=check,
+                sent=self._sent,
+            )
 
     def sent_weights(self, term: int) -> str:
         """Returns the name of the transfer whose weights this rank has kept as the base for deltas; empty if there is none."""

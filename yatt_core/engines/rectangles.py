@@ -8,15 +8,16 @@ not count, nor do subnormal numbers: an engine whose kernels pack their weights 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
 from yatt_core.digests import json_digest
 from yatt_core.wire.number_types import FLOATS
-from yatt_core.wire.parts import TensorPart
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle, TensorPart
 
+Parts = Iterator[TensorPart[torch.Tensor]]
+"""Parts of tensors that a rank contributes to the weights."""
 BLOCK = 4 << 20
 """Numbers that are rounded and hashed at a time."""
 

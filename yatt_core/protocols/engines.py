@@ -30,8 +30,7 @@ from yatt_core.protocols.receipts import (
 )
 from yatt_core.wire.buckets import BucketBuffer, WeightBucket
 from yatt_core.wire.part_files import write_tensors
-from yatt_core.wire.parts import Box, TensorPart
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Box, Rectangle, TensorPart
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -144,10 +143,10 @@ class RolloutEngine(Protocol):
         ...
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
-        """Returns host memory for a number of buckets of at most this many bytes each, in which they can arrive before `take`.
+        """Returns memory for a number of buckets of at most this many bytes each, if they arrive in host memory.
 
-        None: the engine takes buckets from wherever they arrive, also from a GPU. The memory's content is arbitrary. It is
-        valid until the next call, which may return the same memory.
+        None: any memory will do. The memory's content is arbitrary. It is valid until the next call, which may return the
+        same memory. Buckets that arrive on a GPU stay there until `take`.
         """
         ...
 

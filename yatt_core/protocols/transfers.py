@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from yatt_core.protocols.transfers import HeldWeights
 from yatt_core.run_actors.sync_parties import SyncParties
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 Ask = Callable[[list[Any], str, list[str]], list[HeldWeights]]
 """(references, what is awaited, names of the actors that answer) -> values."""

@@ -47,7 +47,11 @@ class WeightSync:
         """
         lacking = self._lacking(version)
         self._synced = ((), -1)  # unless all of them succeed
-        receipts = self._sent(version, lacking) if lacking else []
+        receipts = list[SyncReceipt]()
+        if lacking:
+            receipts = (
+                self._pass_digest(version, self.parties(lacking)) if self._virtual else self._send(version, lacking)
+            )
         self._synced = self._engine_ids(), version
         return receipts
 
@@ -63,11 +67,6 @@ class WeightSync:
 
     def _engine_ids(self) -> tuple[str, ...]:
         return tuple(engine._actor_id.hex() for engine in self._registry.of(ROLLOUT))
-
-    def _sent(self, version: int, lacking: Sequence[int]) -> list[SyncReceipt]:
-        if self._virtual:
-            return self._pass_digest(version, self.parties(lacking))
-        return self._send(version, lacking)
 
     def check(self, version: int, committed: str | None) -> None:
         """Compares the trainer's weights with their commit, and the engines' with the trainer's (`weight_check`).

@@ -9,7 +9,7 @@ names, shapes and types. The buffer is an array of numpy, or a tensor of torch o
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from yatt_core.wire.bit_sums import block_sums
 from yatt_core.wire.changes import decode_positions, decode_steps, decompress
 from yatt_core.wire.number_types import Array, storage_type
 from yatt_core.wire.packed import ALIGNMENT
-from yatt_core.wire.parts import Box, Sizes, cut_box, whole_box
+from yatt_core.wire.parts import Box, Rectangle, cut_box, whole_box
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 NamedArrays = Iterable[tuple[str, Array]]
 BucketBuffer = npt.NDArray[np.uint8]
 """The bytes of a bucket in host memory, or memory for one."""
+Contents = Iterable[tuple["Place", BucketBuffer]]
+"""Places, and the bytes of what is there."""
+DIGEST_BYTES = 32
+"""Bytes of `bucket_digest`, which follow a bucket on its way."""
 BUCKET_BYTES = 256 << 20
 """Default size of a bucket in bytes."""
 
@@ -50,38 +54,27 @@ class Changed:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A rectangle of a tensor, or what has changed in it.
+class Piece(Rectangle):
+    """The numbers of a rectangle, or what has changed in it.
 
-    shape: shape of the whole tensor.
-    kind: type of the numbers: numpy's name, or `bfloat16`.
     values: in the rectangle's shape; in an array, the bits of bfloat16 are unsigned integers.
     changed: what has changed, if that is all there is; `values` then has the numbers that have changed too much.
     """
 
-    name: str
-    shape: Sizes
-    box: Box
-    kind: str
     values: Array | torch.Tensor
     changed: Changed | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Rectangle):
     """The place of a rectangle in a bucket.
 
-    name, shape, box, kind: as in `Piece`.
     offset: in bytes.
     changes: number of numbers that have changed; -1 if all numbers are there.
     far: number of those that are sent as they are; their numbers come first, then the steps and positions of all.
     step_bytes: size of the compressed steps and positions (`wire.changes`).
     """
 
-    name: str
-    shape: Sizes
-    box: Box
-    kind: str
     offset: int
     changes: int = -1
     far: int = 0
@@ -100,37 +93,36 @@ class Place:
             return self.count * size
         return self.far * size + self.step_bytes
 
-    def of(self, data: BucketBuffer) -> Array:
-        """Returns all numbers of the rectangle as a view into a bucket's buffer."""
-        return np.frombuffer(data, storage_type(self.kind), self.count, self.offset).reshape(self.box.sizes)
-
-    def on_device(self, data: torch.Tensor) -> torch.Tensor:
-        """Returns all numbers of the rectangle as a view into a bucket's buffer, wherever it is."""
-        import torch
-
-        flat = data[self.offset : self.offset + self.nbytes].view(getattr(torch, self.kind))
-        return flat.view(self.box.sizes)
+    def of(self, data: BucketData) -> Any:
+        """Returns all numbers of the rectangle as a view into a bucket's buffer: an array, or a tensor on the buffer's device."""
+        return self._numbers(data[self.offset : self.offset + self.nbytes]).reshape(self.box.sizes)
 
     def piece(self, data: BucketData) -> Piece:
         """Returns what the bucket has of the rectangle; numbers are views into the bucket's buffer.
 
-        data: on the host if it has only changes.
+        data: an array if it has only changes.
         """
-        if not isinstance(data, np.ndarray):
-            values: Any = self.on_device(data)
-            return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values)
         if self.changes < 0:
-            return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=self.of(data))
-        far = np.frombuffer(data, storage_type(self.kind), self.far, self.offset)
-        compressed = data[self.offset + far.nbytes : self.offset + self.nbytes]
+            return self._piece(self.of(data), None)
+        end = self.offset + self.nbytes
+        compressed_at = end - self.step_bytes
+        compressed: Any = data[compressed_at:end]
         encoded_steps, encoded_positions = decompress(compressed, self.changes)
         inside = np.unravel_index(decode_positions(encoded_positions), self.box.sizes)
         places = tuple(index + start for index, start in zip(inside, self.box.offsets, strict=True))
         at = np.asarray(np.ravel_multi_index(places, self.shape), np.int64)
-        steps = decode_steps(encoded_steps, self.changes)
-        return Piece(
-            name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=far, changed=Changed(at, steps)
-        )
+        far = self._numbers(data[self.offset : compressed_at])
+        return self._piece(far, Changed(at, decode_steps(encoded_steps, self.changes)))
+
+    def _piece(self, values: Any, changed: Changed | None) -> Piece:
+        return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values, changed=changed)
+
+    def _numbers(self, data: BucketData) -> Any:
+        if isinstance(data, np.ndarray):
+            return data.view(storage_type(self.kind))
+        import torch
+
+        return data.view(getattr(torch, self.kind))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,6 +196,11 @@ def _place_of_row(row: Sequence[Any]) -> Place:
     )
 
 
+def placed(rectangle: Rectangle, offset: int) -> Place:
+    """Returns the place of all numbers of a rectangle. offset: in bytes."""
+    return Place(name=rectangle.name, shape=rectangle.shape, box=rectangle.box, kind=rectangle.kind, offset=offset)
+
+
 def aligned(end: int) -> int:
     """Returns the first offset at or after `end` at which a rectangle may begin."""
     return -(-end // ALIGNMENT) * ALIGNMENT
@@ -214,54 +211,50 @@ def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES) -> Iterator
 
     most_bytes: maximum size of a bucket; at least the size of one number.
     """
-    filling = _Filling(0, most_bytes)
+    return filled_buckets(_contents(tensors, most_bytes), most_bytes)
+
+
+def _contents(tensors: NamedArrays, most_bytes: int) -> Contents:
     for name, array in tensors:
         kind = array.dtype.name
         for box in cut_box(whole_box(array.shape), most_bytes // storage_type(kind).itemsize):
-            place = filling.place(name, array.shape, box, kind)
-            if place is None:
-                yield filling.bucket(last=False)
-                filling = _Filling(filling.number + 1, most_bytes)
-                place = filling.place(name, array.shape, box, kind)
-            assert place is not None, "a rectangle fits into an empty bucket"
             # With the ellipsis, a tensor without dimensions stays an array.
             inside: Any = (*box.slices((0,) * array.ndim), ...)
-            filling.put(place, array[inside])
-    yield filling.bucket(last=True)
+            place = placed(Rectangle(name, tuple(array.shape), box, kind), 0)
+            yield place, np.ascontiguousarray(array[inside]).reshape(-1).view(np.uint8)
 
 
-class _Filling:
-    """A bucket being filled."""
+def filled_buckets(contents: Contents, most_bytes: int) -> Iterator[WeightBucket]:
+    """Puts rectangles, or what has changed in them, into one or more buckets, in their order.
 
-    def __init__(self, number: int, most_bytes: int) -> None:
-        self.number = number
-        self._most = most_bytes
-        self._end = 0
-        self._places: list[Place] = []
-        # Pages are allocated on first write: a small model takes no more memory than its size.
-        self._data = np.empty(most_bytes, dtype=np.uint8)
+    contents: places, of which the offset does not count, and their bytes, at most `most_bytes` each.
 
-    def place(self, name: str, shape: Sizes, box: Box, kind: str) -> Place | None:
-        """Returns where a rectangle goes; None if there is no room for it."""
-        found = Place(
-            name=name, shape=tuple(shape), box=box, kind=kind, offset=aligned(self._end) if prod(box.sizes) else 0
-        )
-        if found.nbytes and found.offset + found.nbytes > self._most:
-            return None
-        self._end = max(self._end, found.offset + found.nbytes)
-        return found
+    The bytes between two rectangles are zero, so that equal weights have equal digests.
+    """
+    number = 0
+    places = list[Place]()
+    # Pages are allocated on first write: a small model takes no more memory than its size.
+    data = np.empty(most_bytes, np.uint8)
+    end = 0
+    for place, values in contents:
+        offset = aligned(end)
+        if offset + len(values) > most_bytes:
+            yield _bucket(number, False, places, data[:end])
+            number += 1
+            places = []
+            data = np.empty(most_bytes, np.uint8)
+            end = 0
+            offset = 0
+        data[end:offset] = 0
+        places.append(replace(place, offset=offset))
+        end = offset + len(values)
+        data[offset:end] = values
+    yield _bucket(number, True, places, data[:end])
 
-    def put(self, place: Place, values: Array) -> None:
-        """Copies a rectangle's numbers to its place."""
-        self._places.append(place)
-        np.copyto(place.of(self._data), values)
 
-    def bucket(self, last: bool) -> WeightBucket:
-        """Returns the finished bucket. The gaps between its rectangles are zero."""
-        places = tuple(self._places)
-        data = self._data[: self._end]
-        clear_gaps(places, data)
-        return WeightBucket(number=self.number, last=last, places=places, data=data, digest=bucket_digest(places, data))
+def _bucket(number: int, last: bool, places: Sequence[Place], data: BucketBuffer) -> WeightBucket:
+    digest = bucket_digest(places, data)
+    return WeightBucket(number=number, last=last, places=tuple(places), data=data, digest=digest)
 
 
 def clear_gaps(places: Iterable[Place], data: BucketData) -> None:

@@ -68,6 +68,20 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Rectangle:
+    """A rectangle of a tensor.
+
+    shape: shape of the whole tensor.
+    kind: type of its numbers: numpy's name, or `bfloat16`.
+    """
+
+    name: str
+    shape: Sizes
+    box: Box
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class TensorPart(Generic[Array]):
     """A rank's part of a tensor.
 

@@ -13,23 +13,9 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from yatt_core.wire.buckets import Place, aligned
+from yatt_core.wire.buckets import Place, aligned, placed
 from yatt_core.wire.number_types import storage_type
-from yatt_core.wire.parts import Box, Sizes, cut_box
-
-
-@dataclass(frozen=True, slots=True)
-class Rectangle:
-    """A rectangle of a tensor that a rank contributes.
-
-    shape: shape of the whole tensor.
-    kind: type in which its numbers are sent: numpy's name, or `bfloat16`.
-    """
-
-    name: str
-    shape: Sizes
-    box: Box
-    kind: str
+from yatt_core.wire.parts import Box, Rectangle, cut_box
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +52,7 @@ def plan_transfer(sources: Sequence[Sequence[Rectangle]], most_bytes: int) -> tu
         item = storage_type(rectangle.kind).itemsize
         for box in cut_box(rectangle.box, most_bytes // item):
             cut = replace(rectangle, box=box)
-            needed = aligned(_place(cut, 0).nbytes)
+            needed = aligned(placed(cut, 0).nbytes)
             if window and size + needed > most_bytes:
                 found += _buckets(window, len(found))
                 window = []
@@ -125,15 +111,11 @@ def _buckets(window: Sequence[tuple[int, Rectangle]], number: int) -> list[Plann
         end = 0
         places = list[Place]()
         for rectangle in (each for owner, each in window if owner == source):
-            place = _place(rectangle, aligned(end))
+            place = placed(rectangle, aligned(end))
             end = place.offset + place.nbytes
             places.append(place)
         found.append(PlannedBucket(number + len(found), source, False, tuple(places)))
     return found
-
-
-def _place(rectangle: Rectangle, offset: int) -> Place:
-    return Place(name=rectangle.name, shape=rectangle.shape, box=rectangle.box, kind=rectangle.kind, offset=offset)
 
 
 def encode_rectangles(rectangles: Iterable[Rectangle]) -> bytes:

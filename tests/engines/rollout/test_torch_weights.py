@@ -9,7 +9,7 @@ from tests.engines.rollout.cases import (
     rows_of,
     torch_case,
 )
-from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.errors import InfrastructureError, NumericError
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from yatt_core.engines.rollout.incoming import WeightTaker
-from yatt_core.engines.sync.delta import received_changes, send_changes
 from yatt_core.engines.sync.group import SyncGroup, serve_meeting
 from yatt_core.engines.sync.receiving import received_weights
 from yatt_core.engines.sync.sending import send_weights
@@ -70,8 +69,6 @@ class Members:
         group = self.group(task, f"trainer-{rank}")
         sent = self.sent.setdefault(rank, SentWeights()) if delta else None
         try:
-            if sent is not None and task.base:
-                return send_changes(group, task, given, kind, self.most_bytes, self.check, sent)
             return send_weights(group, task, given, kind, self.most_bytes, self.check, sent)
         except BaseException:
             group.close()
@@ -83,8 +80,7 @@ class Members:
         group = self.group(task, name)
         received = 0
         try:
-            whole = received_weights(group, task, self.most_bytes, self.check, taker.buffers)
-            for bucket in received_changes(group, task, self.check) if task.base else whole:
+            for bucket in received_weights(group, task, self.most_bytes, self.check, taker.buffers):
                 if not bucket.number:
                     taker.begin_update(task.version)
                 self.on_bucket(name, bucket.number)

@@ -15,7 +15,7 @@ from torch.multiprocessing import reductions
 from tests.engines.rollout.cases import build_model
 from tests.engines.sync.members import CPU, Members
 from tests.engines.sync.test_transfers import engines_of, few_numbers, held, sharded, wanted
-from yatt_core.engines.sync import device_memory, lending
+from yatt_core.engines import device_memory
 from yatt_core.engines.sync.group import SyncGroup
 from yatt_core.engines.sync.routes import GLOO, NCCL, Route, plan_routes
 from yatt_core.engines.train.ranks.collective import NO_GPU
@@ -52,8 +52,8 @@ def loans(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.Tensor]]:
         made.append(buffer)
         return str(len(made) - 1).encode()
 
-    monkeypatch.setattr(lending, "lent", lent)
-    monkeypatch.setattr(lending, "borrowed", lambda description, device: made[int(description)])
+    monkeypatch.setattr(device_memory, "lent", lent)
+    monkeypatch.setattr(device_memory, "borrowed", lambda description, device: made[int(description)])
     monkeypatch.setattr(SyncGroup, "_nccl", SyncGroup._gloo)
     yield made
 
@@ -110,7 +110,6 @@ def test_torch_finds_the_memory_that_a_description_names(monkeypatch: pytest.Mon
         "storage_handle": b"\x01handle", "ref_counter_handle": b"\x02counter", "event_handle": b"\x03event",
         "storage_size_bytes": 640, "storage_offset_bytes": 512, "ref_counter_offset": 3, "event_sync_required": True,
     }  # fmt: skip
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(reductions, "reduce_tensor", lambda tensor: (None, tuple(facts.values())))
     monkeypatch.setattr(reductions, "rebuild_cuda_tensor", lambda *given: dict(zip(names, given, strict=True)))
     described = device_memory.lent(torch.zeros(640, dtype=torch.uint8)[64:576])

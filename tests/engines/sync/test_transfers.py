@@ -24,8 +24,7 @@ from yatt_core.protocols.transfers import HeldWeights
 from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import WeightComparison, compare_weights
 from yatt_core.wire.buckets import WeightBucket
-from yatt_core.wire.parts import TensorPart, contributed
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle, TensorPart, contributed
 
 Part = TensorPart[torch.Tensor]
 
@@ -84,31 +83,60 @@ def test_engines_get_the_bits_that_they_would_have_rounded_themselves(folder: Pa
 
 
 @pytest.mark.parametrize("arrives", ["on the host", "on a device"])
-def test_buckets_come_to_host_memory_of_an_engine_that_has_some(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, arrives: str
-) -> None:
-    """Straight there, or copied from a device, for which other host memory stands in."""
+def test_buckets_stay_where_they_arrive(folder: Path, monkeypatch: pytest.MonkeyPatch, arrives: str) -> None:
+    """On the host that is memory of the engine, if it has some. Other host memory stands for a device's."""
     arrays = list[np.ndarray]()
+    made = list[torch.Tensor]()
+    buffer = SyncGroup.buffer
 
-    def buffers(engine: WeightTaker, count: int, nbytes: int) -> Sequence[np.ndarray]:
-        arrays.extend(WeightTaker.buffers(engine, count, nbytes) or ())
+    def buffers(_: WeightTaker, count: int, nbytes: int) -> Sequence[np.ndarray]:
+        arrays.extend(np.empty(nbytes, np.uint8) for _ in range(count))
         return arrays
 
+    def watched(group: SyncGroup, nbytes: int) -> torch.Tensor:
+        found = buffer(group, nbytes)
+        if group.own == "rollout-0":
+            made.append(found)
+        return found
+
     def take(engine: WeightTaker, bucket: WeightBucket) -> None:
-        assert isinstance(bucket.data, np.ndarray) and np.may_share_memory(
-            bucket.data, arrays[bucket.number % len(arrays)]
-        )
+        assert isinstance(bucket.data, torch.Tensor)
+        places = [each.data_ptr() for each in made] or [each.ctypes.data for each in arrays]
+        assert bucket.data.data_ptr() == places[bucket.number % 2]
         WeightTaker.take(engine, bucket)
 
     monkeypatch.setattr(TorchRolloutEngine, "buffers", buffers)
     monkeypatch.setattr(TorchRolloutEngine, "take", take)
+    monkeypatch.setattr(SyncGroup, "buffer", watched)
     if arrives == "on a device":
         monkeypatch.setattr(receiving, "HOST", torch.device("meta"))
     (engine,) = engines_of(folder, 1)
     for each in Members(2, [engine]).transfer(1, sharded(folder, 1, 2)):
         each.result()
     assert held(engine) == wanted(folder, 1, torch.float32)
-    assert len(arrays) == (2 if arrives == "on the host" else 1)
+    assert (len(arrays), len(made)) == ((2, 0) if arrives == "on the host" else (0, 2))
+
+
+def test_a_rank_sends_changes_only_if_it_knows_what_the_engines_hold(folder: Path) -> None:
+    """Not without a copy of the base, with one of another transfer, or after a transfer that has failed."""
+    members = Members(1, engines_of(folder, 1))
+    (parts,) = sharded(folder, 1, 1)
+    for each in members.transfer(1, [parts], delta=True):
+        each.result()
+    unknown = "trainer-0 does not know the weights of transfer"
+    for base, keeps in (("transfer 1", False), ("transfer 0", True)):
+        with pytest.raises(InfrastructureError, match=f"{unknown} {base}"):
+            members.send(members.task(2, base), 0, parts, None, keeps)
+
+    def refuse() -> None:
+        raise FencedError("the driver has been replaced")
+
+    members.check = refuse
+    members.groups.clear()
+    with pytest.raises(FencedError):  # while it waits for the engine
+        members.send(members.task(2, "transfer 1"), 0, parts, None, True)
+    with pytest.raises(InfrastructureError, match=f"{unknown} transfer 1"):
+        members.send(members.task(2, "transfer 1"), 0, parts, None, True)
 
 
 def test_a_bit_that_is_lost_on_the_way_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,14 +11,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from yatt_core.engines.host_memory import large_pages
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket, buckets_of
-from yatt_core.wire.number_types import FLOATS, Array
+from yatt_core.wire.number_types import FLOATS
 from yatt_core.wire.parts import Box, Sizes
 
 
@@ -113,28 +113,29 @@ class Assembly:
     """Assembles whole tensors from their pieces, each in its own memory; buckets are not kept."""
 
     def __init__(self) -> None:
-        self._begun: dict[str, tuple[Array, int]] = {}
+        self._begun: dict[str, tuple[Any, int]] = {}
 
-    def put(self, piece: Piece) -> Array | None:
-        """Adds a piece; returns the tensor if this completes it, otherwise None.
+    def put(self, piece: Piece) -> Any:
+        """Adds a piece; returns the tensor if this completes it, otherwise None: an array or a tensor on a device, as the pieces.
 
-        Numbers of type bfloat16 are returned as their bits. Raises `InfrastructureError` for changes, since what they
+        Arrays have the bits of numbers of type bfloat16. Raises `InfrastructureError` for changes, since what they
         change is not here.
         """
         if piece.changed is not None:
             raise InfrastructureError(f"weights: only changes of {piece.name} arrived, but the engine needs all of it")
         values = piece.values
-        assert isinstance(values, np.ndarray), "tensors are assembled in host memory"
-        whole, missing = self._begun.get(piece.name) or (
-            np.empty(piece.shape, values.dtype),
-            math.prod(piece.shape),
-        )
-        whole[piece.box.slices((0,) * whole.ndim)] = values
-        missing -= values.size
+        if piece.name not in self._begun:
+            made = (
+                np.empty(piece.shape, values.dtype) if isinstance(values, np.ndarray) else values.new_empty(piece.shape)
+            )
+            self._begun[piece.name] = made, math.prod(piece.shape)
+        whole, missing = self._begun[piece.name]
+        whole[piece.box.slices((0,) * len(piece.shape))] = values
+        missing -= math.prod(piece.box.sizes)
         if missing:
             self._begun[piece.name] = whole, missing
             return None
-        self._begun.pop(piece.name, None)
+        del self._begun[piece.name]
         return whole
 
 
@@ -169,7 +170,7 @@ class WeightTaker(ABC):
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
         """See `RolloutEngine`."""
-        return [np.frombuffer(large_pages(nbytes), np.uint8, nbytes) for _ in range(count)]
+        return None
 
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""

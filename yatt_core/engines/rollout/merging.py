@@ -11,6 +11,7 @@ from pathlib import Path
 from yatt_core.engines.adapters import with_adapters
 from yatt_core.engines.rollout.incoming import Assembly, ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.protocols.engines import RolloutEngine
 from yatt_core.wire.buckets import Piece, buckets_of
 from yatt_core.wire.number_types import Array
@@ -39,7 +40,7 @@ class MergingTaker(WeightTaker):
 
     def _put(self, piece: Piece) -> None:
         if (adapter := self._assembly.put(piece)) is not None:
-            self._adapters[piece.name] = adapter
+            self._adapters[piece.name] = as_tensor(adapter, piece.kind).cpu().numpy()
 
     def _complete(self, version: int) -> None:
         adapters = self._adapters

@@ -10,34 +10,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from yatt_core.engines.rectangles import rectangle_of
+from yatt_core.engines.rectangles import Parts, rectangle_of
 from yatt_core.engines.sync.group import Check, SyncGroup
-from yatt_core.engines.sync.sending import DIGEST_BYTES, Parts
 from yatt_core.engines.sync.sent_weights import SentWeights
+from yatt_core.engines.tensor_bits import BITS
+from yatt_core.errors import InfrastructureError
 from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
 from yatt_core.wire.buckets import (
+    DIGEST_BYTES,
+    Contents,
     Place,
     WeightBucket,
-    aligned,
-    bucket_digest,
-    clear_gaps,
+    filled_buckets,
+    placed,
     places_as_rows,
     places_of_rows,
 )
 from yatt_core.wire.changes import compress, encode_positions, encode_steps
 from yatt_core.wire.number_types import storage_type
-from yatt_core.wire.parts import Box, TensorPart, cut_box
+from yatt_core.wire.parts import Rectangle, TensorPart, cut_box
 
 BLOCK = 4 << 20
 """Numbers that are compared at a time."""
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Types of integers by their size in bytes, as which numbers are compared: two NaNs with the same bits are equal."""
 
 
 def send_changes(
@@ -47,83 +48,51 @@ def send_changes(
     rounded_to: str | None,
     most_bytes: int,
     check: Check,
-    sent: SentWeights,
+    sent: SentWeights | None,
 ) -> int:
     """Sends what has changed in this rank's part of the weights; returns the bytes sent.
 
     Parameters and errors are those of `send_weights`.
     """
+    if sent is None or sent.name != task.base:
+        raise InfrastructureError(f"{group.own} does not know the weights of transfer {task.base}")
+    sent.name = ""  # until all of it has been sent, it is not known what engines hold
     group.meet(task, b"", check)
     total = 0
-    turn = 0
-    source = group.source
-    filled = _filled(parts(), rounded_to, most_bytes, sent)
-    bucket = next(filled)
-    while True:
-        following = next(filled, None)
-        places, data = bucket
-        clear_gaps(places, data)
-        listed = json.dumps(places_as_rows(places), separators=(",", ":")).encode()
-        sizes = torch.tensor([len(data), len(listed), int(following is None)], dtype=torch.int64)
-        body = np.concatenate(
-            [data, np.frombuffer(listed, np.uint8), np.frombuffer(bytes.fromhex(bucket_digest(places, data)), np.uint8)]
-        )
-        for buffer in (sizes, torch.from_numpy(body)):
-            group.begin(turn, source, buffer.to(group.buffer_device))
-            group.finish(turn, source)
-            turn += 1
+    for bucket in filled_buckets(_changes(parts(), rounded_to, most_bytes, sent), most_bytes):
+        listed = json.dumps(places_as_rows(bucket.places), separators=(",", ":")).encode()
+        sizes = torch.tensor([bucket.nbytes, len(listed), int(bucket.last)], dtype=torch.int64)
+        rest = np.frombuffer(listed + bytes.fromhex(bucket.digest), np.uint8)
+        body = torch.from_numpy(np.concatenate([bucket.data, rest]))
+        for turn, buffer in enumerate((sizes, body), start=2 * bucket.number):
+            group.begin(turn, group.source, buffer.to(group.buffer_device))
+            group.finish(turn, group.source)
         total += len(body)
         advanced()
-        if following is None:
-            return total
-        bucket = following
+    sent.name = task.name
+    return total
 
 
-def _filled(
-    parts: Parts, rounded_to: str | None, most_bytes: int, sent: SentWeights
-) -> Iterator[tuple[list[Place], npt.NDArray[np.uint8]]]:
-    """Yields at least one bucket: places, and a buffer that is valid for good."""
-    places = list[Place]()
-    data = np.empty(most_bytes, np.uint8)
-    end = 0
+def _changes(parts: Parts, rounded_to: str | None, most_bytes: int, sent: SentWeights) -> Contents:
+    """Yields what has changed, rectangle by rectangle."""
     for part in parts:
         rectangle = rectangle_of(part, rounded_to)
         size = storage_type(rectangle.kind).itemsize
         for box in cut_box(part.box, min(BLOCK, most_bytes // size)):
-            contents, changes, far, step_bytes = _changed(part, box, rectangle.kind, sent)
-            if places and aligned(end) + len(contents) > most_bytes:
-                yield places, data[:end]
-                places = []
-                data = np.empty(most_bytes, np.uint8)
-                end = 0
-            offset = aligned(end)
-            place = Place(
-                name=part.name,
-                shape=part.shape,
-                box=box,
-                kind=rectangle.kind,
-                offset=offset,
-                changes=changes,
-                far=far,
-                step_bytes=step_bytes,
-            )
-            places.append(place)
-            end = offset + len(contents)
-            data[offset:end] = contents
-    yield places, data[:end]
+            yield _changed(part, replace(rectangle, box=box), sent)
 
 
 @torch.no_grad()
 def _changed(
-    part: TensorPart[torch.Tensor], box: Box, kind: str, sent: SentWeights
-) -> tuple[npt.NDArray[np.uint8], int, int, int]:
-    """Returns the bytes of what has changed in a rectangle, and `changes`, `far` and `step_bytes` of its place.
+    part: TensorPart[torch.Tensor], rectangle: Rectangle, sent: SentWeights
+) -> tuple[Place, npt.NDArray[np.uint8]]:
+    """Returns what has changed in a rectangle, or all of it if that takes fewer bytes.
 
-    `changes` is -1 if all numbers are returned. The copy of what was sent is brought up to date.
+    The copy of what was sent is brought up to date.
     """
-    held = sent.of(part, kind)[box.slices(part.offsets)]
-    values = part.values.detach()[box.slices(part.offsets)]
-    new = values.to("cpu", getattr(torch, kind)).contiguous().view(-1)
+    slices = rectangle.box.slices(part.offsets)
+    held = sent.of(part, rectangle.kind)[slices]
+    new = part.values.detach()[slices].to("cpu", getattr(torch, rectangle.kind)).contiguous().view(-1)
     bits = BITS[new.element_size()]
     before = held.contiguous().view(-1).view(bits).numpy()
     after = new.view(bits).numpy()
@@ -131,9 +100,11 @@ def _changed(
     steps, far = encode_steps(before[changes], after[changes])
     compressed = compress(steps, encode_positions(changes))
     held.copy_(new.view(held.shape))
+    place = placed(rectangle, 0)
     if far.nbytes + len(compressed) >= after.nbytes:
-        return after.view(np.uint8), -1, 0, 0
-    return np.concatenate([far.view(np.uint8), compressed]), changes.size, far.size, len(compressed)
+        return place, after.view(np.uint8)
+    counted = replace(place, changes=changes.size, far=far.size, step_bytes=len(compressed))
+    return counted, np.concatenate([far.view(np.uint8), compressed])
 
 
 def received_changes(group: SyncGroup, task: TransferTask, check: Check) -> Iterator[WeightBucket]:
@@ -148,16 +119,16 @@ def received_changes(group: SyncGroup, task: TransferTask, check: Check) -> Iter
         last = False
         while not last:
             sizes = _received(group, turn, source, torch.empty(3, dtype=torch.int64))
-            size = int(sizes[0])
-            listed = int(sizes[1])
-            last = bool(sizes[2])
-            body = _received(
-                group, turn + 1, source, torch.empty(size + listed + DIGEST_BYTES, dtype=torch.uint8)
-            ).numpy()
-            places = places_of_rows(json.loads(body[size : size + listed].tobytes()))
-            digest = body[size + listed :].tobytes().hex()
+            size, listed, flag = sizes.tolist()
+            last = bool(flag)
+            rest = _received(group, turn + 1, source, torch.empty(size + listed + DIGEST_BYTES, dtype=torch.uint8))
+            body = rest.numpy()
             yield WeightBucket(
-                number=number, last=last and source == group.sources - 1, places=places, data=body[:size], digest=digest
+                number=number,
+                last=last and source == group.sources - 1,
+                places=places_of_rows(json.loads(body[size : size + listed].tobytes())),
+                data=body[:size],
+                digest=body[size + listed :].tobytes().hex(),
             )
             number = number + 1
             turn = turn + 2

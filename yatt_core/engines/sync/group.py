@@ -10,7 +10,6 @@ of them is gone or the driver has been replaced: a driver may die between its ca
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -20,7 +19,7 @@ from torch import distributed
 
 from yatt_core.engines.host_memory import large_pages
 from yatt_core.engines.network import bind_libraries, own_address
-from yatt_core.engines.sync.lending import Lending
+from yatt_core.engines.sync.lending import Lending, pauses
 from yatt_core.engines.sync.routes import NCCL, Route, plan_routes
 from yatt_core.engines.train.ranks.collective import GLOO, HOST, PREFIX_STORE, TCP_STORE, gpu_name
 from yatt_core.engines.train.ranks.rendezvous import hold_address, split_address, take_listener
@@ -32,10 +31,6 @@ from yatt_core.wire.transfer_plan import PlannedBucket
 
 CONNECT_TIME = timedelta(seconds=30)
 """How long a connection may take: the store is served, and every member has come, before anybody connects."""
-POLL_SECONDS = (0.001, 0.05)
-"""Shortest and longest pause between two looks for the others."""
-LOOK_SECONDS = 1.0
-"""Pause between two questions whether a member is gone."""
 
 MEMORY = "memory"
 """The way of weights that an engine copies from a rank's memory."""
@@ -150,15 +145,10 @@ class SyncGroup:
         """Waits until every member has come to a step of a transfer."""
         self._store.set(f"{step}/{self.own}", name)
         missing = list(self._names)
-        pause = POLL_SECONDS[0]
-        looked = time.monotonic()
+        pausing = pauses(check)
         while missing := [each for each in missing if not self._has_come(each, step, name)]:
             with waiting_for_actors(f"the meeting for {name}", missing):
-                time.sleep(pause)
-                pause = min(2 * pause, POLL_SECONDS[1])
-                if time.monotonic() - looked > LOOK_SECONDS:
-                    check()
-                    looked = time.monotonic()
+                next(pausing)
 
     def _has_come(self, member: str, step: str, name: str) -> bool:
         key = f"{step}/{member}"
@@ -172,9 +162,8 @@ class SyncGroup:
         self._buffers = self._device if routes[0].backend == NCCL else HOST
         for source, route in enumerate(routes):
             if self._place in (source, *route.sharing) and route.sharing:
-                lends = self._place == source
                 self._lendings[source] = Lending(
-                    store=self._store, source=source, borrowers=len(route.sharing), lends=lends, device=self._device
+                    store=self._store, source=source, borrowers=route.sharing, own=self._place, device=self._device
                 )
             if self._place in (source, *route.grouped) and route.grouped:
                 with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):

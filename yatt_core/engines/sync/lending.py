@@ -7,13 +7,13 @@ the buffer again once every engine has noted that it has copied it. A member tha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from yatt_core.engines.sync.device_memory import borrowed, lent
+from yatt_core.engines import device_memory
 from yatt_core.engines.train.ranks.time_limits import time_limit
 
 PAUSE_SECONDS = (0.0002, 0.02)
@@ -28,16 +28,17 @@ class Lending:
     """One member's part in the transfers of a rank.
 
     source: the rank.
-    borrowers: number of engines on its GPU.
-    lends: whether this member is the rank.
+    borrowers: the engines on its GPU.
+    own: this member, which is the rank or one of these engines.
     device: where this member's tensors are.
     """
 
-    def __init__(self, store: Any, source: int, borrowers: int, lends: bool, device: torch.device) -> None:
+    def __init__(self, store: Any, source: int, borrowers: Sequence[int], own: int, device: torch.device) -> None:
         self._store = store
         self._source = source
         self._borrowers = borrowers
-        self._lends = lends
+        self._own = own
+        self._lends = own == source
         self._device = device
         self._buffers: dict[int, torch.Tensor] = {}
 
@@ -45,7 +46,7 @@ class Lending:
         """Begins to lend a buffer, or to copy into one. number: that of the buffer, unique until `finish`."""
         self._buffers[number] = buffer
         if self._lends:
-            self._store.set(self._key("lent", number), lent(buffer.view(torch.uint8)))
+            self._store.set(self._key("lent", number), device_memory.lent(buffer.view(torch.uint8)))
 
     def finish(self, number: int, check: Callable[[], None]) -> None:
         """Waits until every engine has copied a buffer, or until this one has.
@@ -55,20 +56,16 @@ class Lending:
         buffer = self._buffers.pop(number)
         limit = time_limit(buffer.nbytes).total_seconds()
         if self._lends:
-            keys = [self._key(f"copied by {place}", number) for place in range(self._borrowers)]
+            keys = [self._key(f"copied by {borrower}", number) for borrower in self._borrowers]
             self._await(keys, limit, check)
             for key in (*keys, self._key("lent", number)):
                 self._store.delete_key(key)
             return
         key = self._key("lent", number)
         self._await([key], limit, check)
-        buffer.view(torch.uint8).copy_(borrowed(bytes(self._store.get(key)), self._device))
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        place = self._store.add(self._key("borrowers", number), 1) - 1
-        if place + 1 == self._borrowers:
-            self._store.delete_key(self._key("borrowers", number))
-        self._store.set(self._key(f"copied by {place}", number), b"")
+        buffer.view(torch.uint8).copy_(device_memory.borrowed(bytes(self._store.get(key)), self._device))
+        device_memory.wait_for(self._device)
+        self._store.set(self._key(f"copied by {self._own}", number), b"")
 
     def close(self) -> None:
         """Lets go of the buffers, and tells the others."""
@@ -80,16 +77,27 @@ class Lending:
         return f"{what}/{self._source}/{number}"
 
     def _await(self, keys: list[str], limit: float, check: Callable[[], None]) -> None:
-        began = time.monotonic()
-        pause = PAUSE_SECONDS[0]
-        looked = time.monotonic()
+        pausing = pauses(check)
         while not self._store.check(keys):
             if self._store.check([CLOSED]):
                 raise RuntimeError("a member has closed its connections")
-            time.sleep(pause)
-            pause = min(2 * pause, PAUSE_SECONDS[1])
-            if time.monotonic() - looked > LOOK_SECONDS:
-                check()
-                looked = time.monotonic()
-            if time.monotonic() - began > limit:
+            if next(pausing) > limit:
                 raise RuntimeError(f"no answer within {limit:g} s")
+
+
+def pauses(check: Callable[[], None]) -> Iterator[float]:
+    """Pauses, longer each time, between two looks for the other members; yields the seconds since the first pause began.
+
+    check: called once in a while.
+    """
+    began = time.monotonic()
+    pause = PAUSE_SECONDS[0]
+    looked = began
+    while True:
+        time.sleep(pause)
+        pause = min(2 * pause, PAUSE_SECONDS[1])
+        now = time.monotonic()
+        if now - looked > LOOK_SECONDS:
+            check()
+            looked = time.monotonic()
+        yield now - began

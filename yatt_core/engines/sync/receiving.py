@@ -1,7 +1,7 @@
 """Receives weights from all ranks of the trainer: the buckets of a plan, in order, whichever rank sends them.
 
-Consumes a group; produces buckets whose digests the engine checks, on the device where they have arrived or in host memory
-of the engine. The next bucket arrives while the engine takes one, so that two exist at most.
+Consumes a group; produces buckets where they have arrived, on a GPU or in host memory, for an engine to check and take. The
+next one arrives while the engine takes one, so that two exist at most.
 """
 
 from __future__ import annotations
@@ -10,37 +10,38 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from yatt_core.engines.sync.delta import received_changes
 from yatt_core.engines.sync.group import Check, SyncGroup
-from yatt_core.engines.sync.sending import DIGEST_BYTES, planned
+from yatt_core.engines.sync.sending import planned
 from yatt_core.engines.train.ranks.collective import HOST
 from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
-from yatt_core.wire.buckets import BucketBuffer, WeightBucket
+from yatt_core.wire.buckets import DIGEST_BYTES, BucketBuffer, WeightBucket
 
 Places = Callable[[int, int], Sequence[BucketBuffer] | None]
-"""(number of buckets, bytes of each) -> host memory for them, or None; see `RolloutEngine.buffers`."""
+"""(number of buckets, bytes of each) -> host memory of the engine for them, or None; see `RolloutEngine.buffers`."""
 
 
 def received_weights(
     group: SyncGroup, task: TransferTask, most_bytes: int, check: Check, places: Places
 ) -> Iterator[WeightBucket]:
-    """Meets the other members, and then yields all buckets; a bucket is valid until the next one is asked for.
+    """Meets the other members, and then yields all buckets, of changes alone if the task has a base.
+
+    A bucket is valid until the next one is asked for.
 
     most_bytes: maximum size of a bucket; the same as that of the ranks.
-    places: returns host memory in which buckets arrive, or to which they are copied from a GPU; None to leave them where they
-        arrive.
+    places: asked for memory of those that arrive on the host.
 
     Raises `InfrastructureError` if a member is lost, and what `check` raises.
     """
+    if task.base:
+        yield from received_changes(group, task, check)
+        return
     buckets = planned(group.meet(task, b"", check), most_bytes)
     size = DIGEST_BYTES + max(each.nbytes for each in buckets)
-    on_host = group.buffer_device == HOST
     count = len(buckets[:2])
-    held = places(count if on_host else 1, size)
-    if held is not None and on_host:
-        buffers = [torch.from_numpy(each) for each in held]
-    else:
-        buffers = [group.buffer(size) for _ in range(count)]
+    held = places(count, size) if group.buffer_device == HOST else None
+    buffers = [group.buffer(size) for _ in range(count)] if held is None else [torch.from_numpy(each) for each in held]
 
     def begin(turn: int) -> None:
         if turn < len(buckets):
@@ -57,15 +58,7 @@ def received_weights(
             number=turn,
             last=bucket.last,
             places=bucket.places,
-            data=data if held is None else _in_place(held[turn % len(held)], data),
+            data=data,
             digest=digest,
         )
         advanced()
-
-
-def _in_place(held: BucketBuffer, data: torch.Tensor) -> BucketBuffer:
-    """Returns a bucket's bytes in the engine's memory, to which they are copied if they have arrived on a GPU."""
-    array = held[: data.nbytes]
-    if data.device != HOST:
-        torch.from_numpy(array).copy_(data)
-    return array

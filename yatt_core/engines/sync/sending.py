@@ -2,23 +2,24 @@
 
 Consumes the parts of tensors that the rank contributes, on any device; no tensor is gathered. Buckets are filled, and their
 digests computed, where they are sent from: on a GPU, if the group is. While one bucket is on its way the next is filled, so
-that two exist at most.
+that two exist at most. If the engines hold the weights of an earlier transfer, only changes are sent (`delta`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
-from yatt_core.engines.rectangles import rectangle_of
+from yatt_core.engines.rectangles import Parts, rectangle_of
+from yatt_core.engines.sync.delta import send_changes
 from yatt_core.engines.sync.group import Check, SyncGroup
 from yatt_core.engines.sync.sent_weights import SentWeights
 from yatt_core.errors import InfrastructureError
 from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
-from yatt_core.wire.buckets import Place, bucket_digest, clear_gaps
+from yatt_core.wire.buckets import DIGEST_BYTES, Place, bucket_digest, clear_gaps
 from yatt_core.wire.parts import TensorPart
 from yatt_core.wire.transfer_plan import (
     PlannedBucket,
@@ -26,10 +27,6 @@ from yatt_core.wire.transfer_plan import (
     encode_rectangles,
     plan_transfer,
 )
-
-Parts = Iterator[TensorPart[torch.Tensor]]
-DIGEST_BYTES = 32
-"""What follows a bucket's contents."""
 
 
 def send_weights(
@@ -42,7 +39,7 @@ def send_weights(
     sent: SentWeights | None = None,
     outlines: Callable[[], Parts] | None = None,
 ) -> int:
-    """Sends this rank's part of the weights to all engines; returns the bytes sent.
+    """Sends this rank's part of the weights to all engines, or what has changed since the task's base; returns the bytes sent.
 
     parts: yields what this rank contributes, in the same order each time. Once the members have met, it is gone through to the
         end, whatever becomes of the transfer: other ranks may be gathering tensors in step with this one.
@@ -51,8 +48,20 @@ def send_weights(
     most_bytes: maximum size of a bucket.
     sent: keeps what is sent, so that the next transfer can send changes alone; None to keep nothing.
 
-    Raises `InfrastructureError` if a member is lost, and what `check` raises.
+    Raises `InfrastructureError` if a member is lost or this rank has not kept the base, and what `check` raises.
     """
+    if task.base:
+        return send_changes(
+            group=group,
+            task=task,
+            parts=parts,
+            rounded_to=rounded_to,
+            most_bytes=most_bytes,
+            check=check,
+            sent=sent,
+        )
+    if sent is not None:
+        sent.name = ""  # until all of it has been sent, it is not known what engines hold
     own = encode_rectangles(rectangle_of(part, rounded_to) for part in (outlines or parts)())
     buckets = [each for each in planned(group.meet(task, own, check), most_bytes) if group.sends(each)]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
@@ -73,6 +82,8 @@ def send_weights(
         deque(given, maxlen=0)
     for bucket in buckets[-2:]:
         group.finish(bucket.number, bucket.source)
+    if sent is not None:
+        sent.name = task.name
     return total
 
 
@@ -101,7 +112,7 @@ class _Filler:
         """
         for place in bucket.places:
             part = self._part_of(place)
-            target = place.on_device(buffer).copy_(part.values.detach()[place.box.slices(part.offsets)])
+            target = place.of(buffer).copy_(part.values.detach()[place.box.slices(part.offsets)])
             if self._sent is not None:
                 self._sent.of(part, place.kind)[place.box.slices(part.offsets)].copy_(target)
         data = buffer[: bucket.nbytes]

@@ -23,11 +23,6 @@ class SentWeights:
         self.name = ""
         self._tensors: dict[tuple[str, Sizes], torch.Tensor] = {}
 
-    @property
-    def nbytes(self) -> int:
-        """Size of the copies in bytes."""
-        return sum(tensor.nbytes for tensor in self._tensors.values())
-
     def of(self, part: TensorPart[torch.Tensor], kind: str) -> torch.Tensor:
         """Returns the copy of a part, for reading and writing; one of any content if there was none.
 

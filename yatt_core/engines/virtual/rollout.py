@@ -34,7 +34,7 @@ from yatt_core.protocols.pieces import cut_piece
 from yatt_core.spec.sections.rollout import VirtualRollout
 from yatt_core.wire.buckets import Piece
 from yatt_core.wire.number_types import Array
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 # Each token uses two numbers of a row's stream; the first two numbers determine the length.
 _LENGTH_NUMBERS = 2

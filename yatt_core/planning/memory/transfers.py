@@ -2,8 +2,8 @@
 
 Consumes the roles, and whether weights go from GPU to GPU. Produces bytes of the buckets that a process holds to send or receive
 them, and of the copies that ranks keep of what they sent, and vLLM engines of their weights (`trainer.sync: delta`).
-The copies are in host memory. Buckets are where they are sent from and where they arrive; from a GPU, those that are not taken by
-a torch engine go on to host memory, one at a time. Changes are found and applied in host memory.
+The copies are in host memory. Buckets are where they are sent from and where they arrive. Changes are found and applied in host
+memory, and weights that an engine's actor merges with adapters go to vLLM's processes through it.
 """
 
 from __future__ import annotations
@@ -65,14 +65,12 @@ def sending(roles: Roles, ranks: int, by_gpu: bool) -> OnTheWay:
 
 def receiving(roles: Roles, by_gpu: bool) -> OnTheWay:
     """Returns what an engine holds, with its copy. by_gpu: whether the weights go from GPU to GPU."""
-    copied = _copied(roles)
-    buckets = _arriving(roles, BUCKETS)
+    held = _copied(roles) + _merged(roles)
+    buckets = min(weights_sent(roles), BUCKETS * roles.spec.trainer.sync_bucket_bytes)
     if not by_gpu:
-        return OnTheWay(host=copied + buckets)
-    stays = _stays_on_gpu(roles)
-    on_host = BUCKETS if _sends_changes(roles) else int(not stays)
-    device = buckets + (_checked(buckets) if stays else 0)
-    return OnTheWay(device=device, host=copied + _arriving(roles, on_host))
+        return OnTheWay(host=held + buckets)
+    device = buckets + _checked(buckets) + _assembled(roles)
+    return OnTheWay(device=device, host=held + (buckets if _sends_changes(roles) else 0))
 
 
 def bytes_between_updates(roles: Roles, by_gpu: bool) -> int:
@@ -82,12 +80,8 @@ def bytes_between_updates(roles: Roles, by_gpu: bool) -> int:
     """
     if not isinstance(roles.rollout, VllmRollout):
         return 0
-    return _copied(roles) or _arriving(roles, 1 if by_gpu else BUCKETS)
-
-
-def _arriving(roles: Roles, buckets: int) -> int:
-    """Returns the bytes of so many buckets with which an engine receives weights."""
-    return min(weights_sent(roles), buckets * roles.spec.trainer.sync_bucket_bytes)
+    held = _copied(roles) + _merged(roles)
+    return held if held or by_gpu else receiving(roles, by_gpu).host
 
 
 def _checked(nbytes: int) -> int:
@@ -95,10 +89,23 @@ def _checked(nbytes: int) -> int:
     return min(nbytes, CHECKED_BYTES)
 
 
-def _stays_on_gpu(roles: Roles) -> bool:
-    """Returns True if engines take buckets where they have arrived: torch engines do, unless they get adapters to merge."""
+def _assembled(roles: Roles) -> int:
+    """Returns the bytes of vLLM's largest module, fused matrices or embeddings, whose tensors a worker assembles on its GPU.
+
+    Weights that come from host memory are assembled there.
+    """
+    if not isinstance(roles.rollout, VllmRollout) or _copied(roles) or _merged(roles):
+        return 0
+    shape = roles.policy
+    return max(shape.embedding_parameters, 2 * shape.hidden * shape.intermediate) * element_bytes(roles.rollout.dtype)
+
+
+def _merged(roles: Roles) -> int:
+    """Returns the bytes of a bucket of weights that an actor merges with adapters, in float32, for vLLM's processes."""
     lora = roles.spec.trainer.lora
-    return not isinstance(roles.rollout, VllmRollout) and (lora is None or lora.sync == "merged")
+    if not isinstance(roles.rollout, VllmRollout) or lora is None or lora.sync == "merged":
+        return 0
+    return min(round(roles.policy.parameters) * element_bytes("float32"), roles.spec.trainer.sync_bucket_bytes)
 
 
 def _sends_changes(roles: Roles) -> bool:

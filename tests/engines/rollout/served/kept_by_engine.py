@@ -12,7 +12,7 @@ from tests.engines.rollout.served.stand_in import STAND_IN
 from yatt_core.engines.rollout.served import engine as module
 from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
 from yatt_core.engines.rollout.served.shared_bucket import BucketReader, SharedBucket
-from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.errors import InfrastructureError
 from yatt_core.spec.sections.accelerated import VllmRollout
 
@@ -24,7 +24,8 @@ class Core:
         self.loaded: dict[str, torch.Tensor] = {}
         self.fails = False
         self.is_lost = False
-        self._reader = BucketReader()
+        self.versions: dict[str, str] = {}
+        self._reader = BucketReader(torch.device("cpu"))
 
     def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self, method)(*arguments)

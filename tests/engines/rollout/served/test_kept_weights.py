@@ -17,7 +17,7 @@ from tests.engines.sync.members import Members
 from tests.engines.sync.test_transfers import CHANGES, few_numbers, sharded
 from yatt_core.engines.rollout.served.kept_weights import KeptWeights
 from yatt_core.engines.rollout.served.shared_bucket import BucketReader
-from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import Piece
 from yatt_core.wire.parts import TensorPart, whole_box
@@ -71,7 +71,7 @@ def test_buckets_are_no_larger_than_asked_for_and_readable_elsewhere() -> None:
         kept.put(whole(name, number + 1.0))
     found = list(kept.buckets(with_digests=True))
     assert all(shared.nbytes <= 150 and shared.lasts for shared in found) and len(found) > 2
-    reader = BucketReader()
+    reader = BucketReader(torch.device("cpu"))
     values = dict[str, torch.Tensor]()
     for shared in found:
         bucket = reader.open(shared)

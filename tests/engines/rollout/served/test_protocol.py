@@ -22,8 +22,8 @@ from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.wire.buckets import buckets_of
 from yatt_core.wire.support import Support
 
-FORMAT = "3f1b"
-"""Begins the digest of the names and types of all records' fields, in version 3."""
+FORMAT = "390e"
+"""Begins the digest of the names and types of all records' fields, in version 4."""
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(),
     lambda inner: st.lists(inner).map(tuple) | st.dictionaries(st.text() | st.integers(), inner),
@@ -68,7 +68,7 @@ def test_requests_and_responses_arrive_as_they_were() -> None:
 
 def test_a_bucket_s_description_keeps_its_places() -> None:
     (bucket,) = buckets_of({"a": np.ones((3, 4), np.float32)}.items())
-    sent = Call("take", (SharedBucket(bucket, "/proc/1/fd/2", 64, bucket.nbytes),))
+    sent = Call("take", (SharedBucket(bucket, bucket.nbytes, "/proc/1/fd/2", 64),))
     (found,) = value_of(frame_of(sent)).arguments
     assert (found.frame.places, found.frame.digest, found.offset) == (bucket.places, bucket.digest, 64)
     found.frame.require_intact()

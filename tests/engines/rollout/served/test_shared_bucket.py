@@ -9,16 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
+import torch
 
+from benchmarks.gpu import lent_memory
+from yatt_core.engines.rollout.served.engine import has_this_torch
 from yatt_core.engines.rollout.served.shared_bucket import BucketMemory, BucketReader
-from yatt_core.wire.buckets import buckets_of
+from yatt_core.wire.buckets import WeightBucket, buckets_of
 
+CPU = torch.device("cpu")
 READER = """
 import pickle, sys
 from pathlib import Path
+import torch
 from yatt_core.engines.rollout.served.shared_bucket import BucketReader
 shared = pickle.loads(Path(sys.argv[1]).read_bytes())
-print(sum(float(piece.values.sum()) for piece in BucketReader().open(shared).pieces()))
+print(sum(float(piece.values.sum()) for piece in BucketReader(torch.device("cpu")).open(shared).pieces()))
 """
 
 
@@ -35,7 +41,7 @@ def test_another_process_reads_what_was_written_once(tmp_path: Path) -> None:
 
 def test_a_bucket_that_arrived_in_the_memory_is_read_where_it_is() -> None:
     memory = BucketMemory()
-    reader = BucketReader()
+    reader = BucketReader(CPU)
     places = memory.buffers(2, 5000)
     arrived = []
     for place, bucket in zip(places, buckets_of([("a", np.arange(1000.0))], most_bytes=4096), strict=True):
@@ -53,7 +59,7 @@ def test_a_bucket_that_arrived_in_the_memory_is_read_where_it_is() -> None:
 
 def test_buckets_from_elsewhere_are_copied_into_the_memory_one_at_a_time() -> None:
     memory = BucketMemory()
-    reader = BucketReader()
+    reader = BucketReader(CPU)
     buckets = list(buckets_of([("a", np.arange(1000.0))], most_bytes=4096))
     shared = [memory.share(bucket) for bucket in buckets]
     assert len(shared) == 2 and len({one.path for one in shared}) == 1
@@ -71,3 +77,81 @@ def test_buckets_from_elsewhere_are_copied_into_the_memory_one_at_a_time() -> No
     memory.close()
     assert not path.exists()
     memory.close()  # again, as an engine that is closed twice does
+
+
+LENT_READER = """
+import pickle, sys
+from pathlib import Path
+import torch
+from benchmarks.gpu.lent_memory import lend_host_memory
+from yatt_core.engines.rollout.served.shared_bucket import BucketReader
+lend_host_memory()
+bucket = BucketReader(torch.device("cpu")).open(pickle.loads(Path(sys.argv[1]).read_bytes()))
+bucket.require_intact()
+assert isinstance(bucket.data, torch.Tensor)
+print(sum(float(piece.values.sum()) for piece in bucket.pieces()))
+"""
+
+
+@pytest.fixture
+def lent(monkeypatch: pytest.MonkeyPatch) -> dict[int, object]:
+    """Has host memory stand for a GPU's; returns what is lent, by the addresses of buffers."""
+    from yatt_core.engines import device_memory
+
+    monkeypatch.setattr(device_memory, "lent", lent_memory.lent)
+    monkeypatch.setattr(device_memory, "borrowed", lent_memory.borrowed)
+    monkeypatch.setattr(lent_memory, "FILES", made := {})
+    return made
+
+
+def on_a_gpu(value: float) -> WeightBucket:
+    """Returns a bucket of which host memory stands for a GPU's."""
+    (bucket,) = buckets_of([("a", np.full((300, 100), value, np.float32))])
+    assert isinstance(bucket.data, np.ndarray)
+    return replace(bucket, data=torch.from_numpy(bucket.data))
+
+
+def test_another_process_reads_a_bucket_that_arrived_on_a_gpu_where_it_is(
+    tmp_path: Path, lent: dict[int, object]
+) -> None:
+    memory = BucketMemory(lends=True)
+    frame = tmp_path / "frame"
+    bucket = on_a_gpu(1.0)
+    frame.write_bytes(pickle.dumps(memory.share(bucket)))
+    assert memory.nbytes == 0, "nothing was copied to host memory"
+    assert list(lent) == [bucket.data.data_ptr()] and frame.stat().st_size < 2000 < bucket.nbytes
+    command = [sys.executable, "-c", LENT_READER, str(frame)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "30000.0"
+    memory.close()
+
+
+def test_buckets_from_a_gpu_are_copied_for_readers_that_cannot_reach_it(lent: dict[int, object]) -> None:
+    memory = BucketMemory()
+    reader = BucketReader(CPU)
+    for value in (1.0, 2.0):
+        shared = memory.share(on_a_gpu(value))
+        assert not shared.lent and reader.open(shared).data[:4].view(np.float32) == value
+    assert not lent
+    memory.close()
+
+
+def test_what_arrived_on_the_host_is_never_lent_as_memory_of_a_gpu(lent: dict[int, object]) -> None:
+    """A transfer over gloo between processes that have GPUs, and weights that are merged with adapters on the host."""
+    memory = BucketMemory(lends=True)
+    (place,) = memory.buffers(1, 200_000)
+    bucket = on_a_gpu(3.0)
+    arrived = torch.from_numpy(place[: bucket.nbytes]).copy_(torch.as_tensor(bucket.data))
+    (merged,) = buckets_of([("a", np.ones(9, np.float32))])
+    reader = BucketReader(CPU)
+    for given in (replace(bucket, data=arrived), merged):
+        shared = memory.share(given)
+        reader.open(shared).require_intact()
+        assert shared.path and not shared.lent
+    assert not lent
+    memory.close()
+
+
+def test_only_the_same_torch_reads_what_torch_says_of_a_gpus_memory() -> None:
+    own = torch.__version__.partition("+")[0]
+    assert has_this_torch({"torch": own}) and has_this_torch({"torch": f"{own}+cu130"})
+    assert not has_this_torch({"torch": f"{own}.1"}) and not has_this_torch({})

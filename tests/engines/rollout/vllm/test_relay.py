@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from yatt_core.engines.rollout.vllm.relay import BucketRelay
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import buckets_of
 
+CPU = torch.device("cpu")
 TENSORS = {"a": np.arange(3000, dtype=np.float32), "b": np.ones((4, 5), np.float32)}
 
 
@@ -36,7 +38,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 
 def test_every_worker_opens_the_same_bucket(wire: list[torch.Tensor]) -> None:
     memory = BucketMemory()
-    relays = [BucketRelay(rank, 4, 2) for rank in range(4)]
+    relays = [BucketRelay(rank, 4, 2, CPU) for rank in range(4)]
     for bucket in buckets_of(TENSORS.items(), 8000):
         wire.clear()
         shared = memory.share(bucket)
@@ -50,11 +52,11 @@ def test_a_bucket_that_was_damaged_on_its_way_is_refused(wire: list[torch.Tensor
     (bucket,) = buckets_of(TENSORS.items(), 1 << 20)
     memory = BucketMemory()
     shared = memory.share(bucket)
-    BucketRelay(0, 4, 2).open(shared)
+    BucketRelay(0, 4, 2, CPU).open(shared)
     wire[0][5] += 1
-    BucketRelay(1, 4, 2).open(shared)
+    BucketRelay(1, 4, 2, CPU).open(shared)
     with pytest.raises(InfrastructureError, match="damaged"):
-        BucketRelay(2, 4, 2).open(shared)
+        BucketRelay(2, 4, 2, CPU).open(shared)
 
 
 def test_the_workers_of_one_node_send_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,4 +65,32 @@ def test_the_workers_of_one_node_send_nothing(monkeypatch: pytest.MonkeyPatch) -
     memory = BucketMemory()
     shared = memory.share(bucket)
     for rank in range(2):
-        assert np.array_equal(BucketRelay(rank, 2, 2).open(shared).data, bucket.data)
+        assert np.array_equal(BucketRelay(rank, 2, 2, CPU).open(shared).data, bucket.data)
+
+
+def test_buckets_on_a_gpu_go_on_by_nccl_from_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Host memory stands for the GPU's: what is sent is the memory that the engine's process lends, and no copy of it."""
+    from yatt_core.engines import device_memory
+
+    lent = list[torch.Tensor]()
+    sent = list[torch.Tensor]()
+
+    def lend(buffer: torch.Tensor) -> bytes:
+        lent.append(buffer)
+        return b"lent"
+
+    monkeypatch.setattr(device_memory, "lent", lend)
+    monkeypatch.setattr(device_memory, "borrowed", lambda description, device: lent[-1])
+    backends = list[str]()
+    fake = SimpleNamespace(
+        new_group=lambda ranks, backend: backends.append(backend),
+        broadcast=lambda tensor, source, group: sent.append(tensor),
+    )
+    monkeypatch.setattr(module, "distributed", fake)
+    (bucket,) = buckets_of(TENSORS.items(), 1 << 20)
+    shared = BucketMemory(lends=True).share(replace(bucket, data=torch.as_tensor(bucket.data)))
+    opened = BucketRelay(0, 4, 2, CPU).open(shared)
+    assert isinstance(opened.data, torch.Tensor)
+    assert opened.data.data_ptr() == sent[0].data_ptr() == lent[0].data_ptr()
+    BucketRelay(3, 4, 2, torch.device("cuda", 1))
+    assert backends == ["gloo", "nccl"]

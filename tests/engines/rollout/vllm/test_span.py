@@ -21,8 +21,7 @@ from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import buckets_of
-from yatt_core.wire.parts import whole_box
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle, whole_box
 
 pytestmark = [NEEDS_VLLM, pytest.mark.verify, pytest.mark.timeout(900)]
 

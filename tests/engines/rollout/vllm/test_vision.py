@@ -18,8 +18,7 @@ from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
 from yatt_core.engines.rollout.vllm.launch import VLLM_LAUNCH
 from yatt_core.errors import DataError
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.wire.parts import Box
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Box, Rectangle
 
 HIDDEN = 128
 """vLLM's attention on CPUs needs heads of at least 32."""

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,7 @@ from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket
-from yatt_core.wire.parts import Sizes
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle, Sizes
 
 if TYPE_CHECKING:
     from yatt_core.engines.rollout.served.kept_weights import KeptWeights
@@ -116,7 +116,7 @@ class ServedRolloutEngine(WeightTaker):
                 spanned.companions.leave()
             raise
         try:
-            own = self._core.call("capabilities")
+            own = dict(self._core.call("capabilities"))
         except BaseException:
             self._end()
             raise
@@ -124,7 +124,7 @@ class ServedRolloutEngine(WeightTaker):
         self._open: dict[str, tuple[Arrived, int]] = {}
         self._numbers = itertools.count()
         self._updates = 0
-        self._memory = BucketMemory()
+        self._memory = BucketMemory(own.pop("reads_gpu", False) and has_this_torch(self._core.versions))
         self._kept = kept_weights(self._layout.shapes, spec.dtype) if takes_changes else None
         self._spoilt = False
         self._work = EngineWork()
@@ -188,7 +188,7 @@ class ServedRolloutEngine(WeightTaker):
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
         """See `RolloutEngine`. The engine's workers read this memory, unless they read the copy that is kept."""
-        return super().buffers(count, nbytes) if self._kept is not None else self._memory.buffers(count, nbytes)
+        return None if self._kept is not None else self._memory.buffers(count, nbytes)
 
     def end_update(self) -> None:
         """See `RolloutEngine`."""
@@ -390,6 +390,15 @@ def kept_weights(shapes: Mapping[str, Sizes], dtype: str) -> KeptWeights:
     from yatt_core.engines.rollout.served.kept_weights import KeptWeights
 
     return KeptWeights(shapes, dtype)
+
+
+def has_this_torch(versions: Mapping[str, str]) -> bool:
+    """Returns True if an engine's process has this one's version of torch, which describes a GPU's memory in its own way.
+
+    versions: of the process's packages, by name.
+    """
+    own, other = (each.partition("+")[0] for each in (metadata.version("torch"), versions.get("torch", "")))
+    return own == other
 
 
 def process_settings(spec: VllmRollout) -> dict[str, Any]:

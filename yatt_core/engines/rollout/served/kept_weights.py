@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from yatt_core.engines.rollout.served.shared_bucket import BucketMemory, SharedBucket
-from yatt_core.engines.rollout.tensor_bits import apply_changes, as_tensor
+from yatt_core.engines.tensor_bits import apply_changes, as_tensor
 from yatt_core.errors import InfrastructureError
-from yatt_core.wire.buckets import BUCKET_BYTES, Piece, Place, WeightBucket, aligned, bucket_digest
-from yatt_core.wire.parts import Sizes, whole_box
+from yatt_core.wire.buckets import BUCKET_BYTES, Piece, Place, WeightBucket, aligned, bucket_digest, placed
+from yatt_core.wire.parts import Rectangle, Sizes, whole_box
 
 LAYER = re.compile(r".*?\.\d+\.")
 """The beginning of the names of a layer's tensors. An engine may fuse them, so that it needs all of them together."""
@@ -50,7 +50,7 @@ class KeptWeights:
         self._tensors: dict[str, KeptTensor] = {}
         end = 0
         for name, shape in shapes.items():
-            place = Place(name=name, shape=shape, box=whole_box(shape), kind=kind, offset=aligned(end))
+            place = placed(Rectangle(name, shape, whole_box(shape), kind), aligned(end))
             self._tensors[name] = KeptTensor(place, _part_of(name))
             end = place.offset + place.nbytes
         self._memory = BucketMemory()
@@ -58,11 +58,6 @@ class KeptWeights:
         self._changed: set[str] = set()
         self._is_complete = False
         self._has_base = False
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the copy in bytes."""
-        return self._memory.nbytes
 
     def begin(self) -> None:
         """Begins an update. If it does not end, the copy is no base for changes until all weights have arrived again."""

@@ -26,9 +26,8 @@ from yatt_core.errors import InfrastructureError, YattError
 from yatt_core.protocols.generation import GenerateRequest
 from yatt_core.wire.buckets import Place, WeightBucket
 from yatt_core.wire.packed import ALIGNMENT
-from yatt_core.wire.parts import Box
+from yatt_core.wire.parts import Box, Rectangle
 from yatt_core.wire.support import Support
-from yatt_core.wire.transfer_plan import Rectangle
 
 VERSION = 4
 """Of the calls, the records and the frames; it changes with any of them."""

@@ -19,14 +19,14 @@ from yatt_core.engines.images import open_reader
 from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
-from yatt_core.engines.rollout.tensor_bits import apply_changes, as_tensor
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
+from yatt_core.engines.tensor_bits import apply_changes, as_tensor
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.wire.buckets import Piece
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 
 class TorchRolloutEngine(WeightTaker):
@@ -118,9 +118,6 @@ class TorchRolloutEngine(WeightTaker):
         self._wake()
         shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
         return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
-
-    def buffers(self, count: int, nbytes: int) -> None:
-        """Returns None: numbers are copied to the model from wherever they are."""
 
     def _put(self, piece: Piece) -> None:
         with torch.no_grad():

@@ -1,6 +1,6 @@
 """The vLLM engine inside its process: takes requests, steps, updates its weights, sleeps.
 
-Imports vLLM. Consumes requests that its caller has checked, and buckets of weights in shared memory; produces responses.
+Imports vLLM. Consumes requests that its caller has checked, and where buckets of weights are; produces responses.
 It serves one call at a time, and between two calls nothing runs.
 """
 
@@ -25,8 +25,7 @@ from yatt_core.engines.rollout.vllm.settings import settings_of
 from yatt_core.engines.rollout.vllm.sleeping import Part, Sleep
 from yatt_core.engines.rollout.vllm.vision import Pictures
 from yatt_core.protocols.generation import GenerateRequest
-from yatt_core.wire.parts import Sizes
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle, Sizes
 
 
 class VllmCore:
@@ -47,8 +46,12 @@ class VllmCore:
         self._invariant = self._is_invariant(opening)
 
     def capabilities(self) -> dict[str, bool]:
-        """Returns what the engine can do here, by the names of `RolloutEngine.capabilities`."""
-        return {"batch_invariant": self._invariant, "sleep": not current_platform.is_cpu()}
+        """Returns what the engine can do here, by the names of `RolloutEngine.capabilities`, and `reads_gpu`."""
+        return {
+            "batch_invariant": self._invariant,
+            "sleep": not current_platform.is_cpu(),
+            "reads_gpu": all(self._engine.collective_rpc("reads_gpu")),
+        }
 
     def _is_invariant(self, opening: Opening) -> bool:
         """Returns whether responses have the same bits in every batch.

@@ -1,7 +1,7 @@
 """Updates and reads the weights of a vLLM engine, in each of its workers: the methods that YATT adds to vLLM's worker class.
 
-Imports vLLM. Consumes buckets in shared memory, of which every worker loads its own part by vLLM's own layerwise reload, so
-that no second copy of the model is made. Tensors have Hugging Face names.
+Imports vLLM. Consumes buckets in memory that processes share, of a GPU or of the host, of which every worker loads its own part
+by vLLM's own layerwise reload, so that no second copy of the model is made. Tensors have Hugging Face names.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from multiprocessing import parent_process
 from typing import Any
 
+import torch
 from vllm.config import set_current_vllm_config
 from vllm.distributed.parallel_state import get_pp_group
 from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
@@ -17,12 +18,13 @@ from vllm.model_executor.model_loader import get_model_loader
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 from vllm.model_executor.models.registry import ModelRegistry
 
+from yatt_core.engines.device_memory import wait_for
 from yatt_core.engines.rollout.incoming import Assembly
 from yatt_core.engines.rollout.served.shared_bucket import SharedBucket
-from yatt_core.engines.rollout.tensor_bits import as_tensor
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, HeldTensors
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.relay import BucketRelay
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.orphans import end_with_parent
 from yatt_core.wire.parts import Sizes
 
@@ -44,7 +46,8 @@ class WorkerWeights:
         self._renamed: Mapping[str, str] = {}
         self._under_way: Assembly | None = None
         parallel = worker.parallel_config
-        self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size)
+        self._device: torch.device = worker.device
+        self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size, self._device)
 
     def begin(self, renamed: Mapping[str, str]) -> None:
         """Begins an update; the model cannot be used until it ends.
@@ -68,6 +71,7 @@ class WorkerWeights:
             if tensor is not None:
                 name = self._renamed.get(piece.name, piece.name)
                 self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
+        wait_for(self._device)  # the next bucket may take this one's place as soon as all workers have answered
 
     def end(self) -> None:
         """Activates the new weights."""
@@ -88,6 +92,7 @@ class WorkerMethods:
     vllm_config: Any
     parallel_config: Any
     rank: int
+    device: torch.device
     model_runner: Any
     distributed_init_method: str
 
@@ -106,6 +111,14 @@ class WorkerMethods:
             runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
                 batch_size=runner.max_num_tokens, dtype=runner.model_config.dtype, device=runner.device
             )
+
+    def reads_gpu(self) -> bool:
+        """Returns True if this worker can read buckets in the memory of its node's first GPU, or gets them from another node."""
+        device = self.device
+        if device.type != "cuda":
+            return False
+        elsewhere = self.rank >= self.parallel_config.local_world_size
+        return elsewhere or device.index == 0 or torch.cuda.can_device_access_peer(device.index, 0)
 
     def begin_weights(self, renamed: Mapping[str, str]) -> None:
         """See `WorkerWeights.begin`."""

@@ -19,7 +19,7 @@ from yatt_core.engines.host_memory import give_back_freed_memory
 from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
-from yatt_core.engines.rollout.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.sampled import adopt_sampled, seal_sampled
 from yatt_core.inputs.manifest import START
@@ -27,7 +27,7 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Gener
 from yatt_core.protocols.receipts import SampleTask, ShardRef
 from yatt_core.spec.run import RunSpec
 from yatt_core.wire.buckets import Piece
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 from yatt_core.workloads.columns import encode_columns
 from yatt_core.workloads.contract import Columns, Continues, Draw, Rows, SamplesApart, ShowsImages, Workload
 from yatt_core.workloads.finding import called, make_workload, verify_workload

@@ -7,16 +7,16 @@ rows of the whole product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import torch
 
 from yatt_core.engines.adapters import is_adapter, plain_weights, share_of
+from yatt_core.engines.rectangles import Parts
 from yatt_core.engines.train.model.optimizer import whole_parts
 from yatt_core.spec.sections.trainer import LoraSpec
 from yatt_core.wire.parts import TensorPart, contributed
 
-Parts = Iterator[TensorPart[torch.Tensor]]
 Held = Callable[[str], Iterable[TensorPart[torch.Tensor]]]
 """As `Policy.parts`."""
 

@@ -5,7 +5,8 @@ These tests run with the Python of vLLM's environment, one process for each file
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ class LocalCore:
     """Calls an engine in this process, with what the protocol would make of arguments and results."""
 
     is_lost = False
+    versions: Mapping[str, str] = {"torch": metadata.version("torch")}
 
     def __init__(
         self,

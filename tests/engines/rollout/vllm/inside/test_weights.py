@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,41 @@ def test_every_family_takes_its_weights(family: str, tied: bool, dtype: str, tmp
     if dtype == "float32":
         request = request_of(prompts_of([40, 3]), max_new_tokens=MAX_NEW, weight_version=2)
         assert largest_gap(module_with(tmp_path, case.weights(2)), request, case.engine.generate(request)) < SMALL
+
+
+@pytest.mark.parametrize(
+    ("device", "rank", "peers", "reads"),
+    [
+        ("cpu", 0, True, False),
+        ("cuda:0", 0, False, True),
+        ("cuda:1", 1, True, True),
+        ("cuda:1", 1, False, False),
+        ("cuda:0", 2, False, True),
+    ],
+)
+def test_a_worker_reads_buckets_on_its_nodes_first_gpu_if_it_can_reach_it(
+    device: str, rank: int, peers: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The third worker is the first one of another node, and gets them from there."""
+    from yatt_core.engines.rollout.vllm.weights import WorkerMethods
+
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda own, other: asked.append((own, other)) or peers)
+    worker: Any = SimpleNamespace(
+        device=torch.device(device), rank=rank, parallel_config=SimpleNamespace(local_world_size=2)
+    )
+    assert WorkerMethods.reads_gpu(worker) is reads and asked in ([], [(1, 0)])
+
+
+def test_a_worker_has_copied_a_bucket_before_it_answers(case_here: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU copies are queued; without one, only that they are waited for."""
+    from yatt_core.engines.rollout.vllm import weights
+
+    waited = list[torch.device]()
+    monkeypatch.setattr(weights, "wait_for", waited.append)
+    take(case_here, 1, in_columns(case_here, 1))
+    assert waited == [torch.device("cpu")] * 2
+
+
+def test_workers_on_processors_read_host_memory(case_here: Case) -> None:
+    assert not case_here.engine._memory._lends and "reads_gpu" not in case_here.engine.capabilities

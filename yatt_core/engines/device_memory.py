@@ -1,7 +1,8 @@
-"""Memory of a GPU that a process lends to others on the same GPU, which copy from it: CUDA's IPC, through torch.
+"""Memory of a GPU that a process lends to others, which copy from it: CUDA's IPC, through torch.
 
-Consumes buffers of the lender. Produces descriptions of them, small enough for a store, with which a borrower finds the
-same memory. The lender must keep a buffer, and leave it unchanged, until every borrower has copied it.
+Consumes buffers of the lender. Produces descriptions of them, small enough for a store or a pipe, with which a borrower on the
+same GPU, or on one that can reach its memory, finds the same memory. The lender must keep a buffer, and leave it unchanged,
+until every borrower has copied it (`wait_for`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,15 @@ COUNTERS = slice(11, 15)
 
 
 def lent(buffer: torch.Tensor) -> bytes:
-    """Returns the description of a flat buffer of bytes, once everything that was queued for it has been done."""
-    torch.cuda.synchronize(buffer.device)
+    """Returns the description of a flat buffer of bytes, once everything that this thread has queued for it has been done."""
+    wait_for(buffer.device)
     _, facts = IPC.reduce_tensor(buffer)
     values = [buffer.numel(), buffer.storage_offset(), *facts[HANDLES], *facts[COUNTERS]]
     return json.dumps([{"hex": each.hex()} if isinstance(each, bytes) else each for each in values]).encode()
 
 
 def borrowed(description: bytes, device: torch.device) -> torch.Tensor:
-    """Returns the lender's buffer.
-
-    device: the GPU, as this process numbers it.
-    """
+    """Returns the lender's buffer. device: the borrower's GPU, as this process numbers it."""
     values: list[Any] = json.loads(description)
     size, start, *facts = [bytes.fromhex(each["hex"]) if isinstance(each, dict) else each for each in values]
     handles = facts[:3]
@@ -40,3 +38,9 @@ def borrowed(description: bytes, device: torch.device) -> torch.Tensor:
     flat = (torch.Tensor, (size,), (1,), start, torch.UntypedStorage, torch.uint8, device.index or 0)
     found: torch.Tensor = IPC.rebuild_cuda_tensor(*flat, *handles, False, *counters)
     return found
+
+
+def wait_for(device: torch.device) -> None:
+    """Waits until everything that this thread has queued on a GPU has been done; returns at once for cores."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()
