@@ -69,6 +69,10 @@ class LostActorError(InfrastructureError):
     failure_class = FailureClass.ACTOR_LOST
 
 
+class RefusedRowError(InfrastructureError):
+    """A tracker refuses a row for what the row says; sent again, it is refused again."""
+
+
 class CutError(InfrastructureError):
     """Work was abandoned, because the time for it is over and enough of the rest is finished."""
 

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from yatt_core.errors import ConfigurationError
+from yatt_core.printable import printable
 
 DIFFUSERS = "diffusers"
 MEGATRON = "megatron-core"
@@ -73,12 +74,12 @@ def has_distribution(name: str) -> bool:
 
 
 def failure_text(error: BaseException) -> str:
-    """Returns an exception's text, identical in every process; characters that UTF-8 cannot encode are escaped."""
+    """Returns an exception's text, identical in every process; what UTF-8 or a terminal cannot take as text is escaped."""
     try:
         said = str(error)
     except (Exception, SystemExit) as failure:  # noqa: BLE001 - the text comes from the exception's own class
         said = f"(its text is unavailable: {type(failure).__name__})"
-    return f"{type(error).__name__}: {_ADDRESS.sub('0x...', said)}".encode("utf-8", "backslashreplace").decode()
+    return printable(f"{type(error).__name__}: {_ADDRESS.sub('0x...', said)}")
 
 
 def error_place(error: BaseException) -> str:

@@ -14,6 +14,7 @@ from db.core.engine import Database
 from db.core.models import AttemptRow, CheckpointRow, Event, MetricPoint, MetricSeries, Outbox, RunTable, RunTag
 from db.read.overview import NEWEST_FIRST, RunLine, line_of, select_lines
 from db.write.alarms import ALARM
+from db.write.outbox import REFUSED
 from db.write.runs import DRIVEN_STATES
 
 REWARD = "reward/mean"
@@ -136,6 +137,12 @@ class RunListReader:
     def outbox_pending(self, runs: Sequence[str]) -> dict[str, int]:
         """Returns the number of undelivered outbox rows by run; runs without any are left out."""
         query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.delivered_at.is_(None))
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
+
+    def outbox_refused(self, runs: Sequence[str]) -> dict[str, int]:
+        """Returns the number of outbox rows that a tracker has refused for good by run; runs without any are left out."""
+        query = select(Outbox.run, func.count()).where(Outbox.run.in_(runs), Outbox.external_id.startswith(REFUSED))
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(query.group_by(Outbox.run))}
 

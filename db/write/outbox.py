@@ -22,6 +22,8 @@ from db.write.metrics import points_at
 MLFLOW = "mlflow"
 PEOPLE = "people"
 """Lanes: a row is delivered to MLflow unless it names another tracker; notifications are delivered to people."""
+REFUSED = "refused: "
+"""Begins what a row that its receiver has refused for good keeps in place of the id of what it would have created."""
 CREATION = "run"
 METRICS = "metrics"
 CHECKPOINT = "checkpoint"
@@ -196,6 +198,10 @@ class Deliveries:
             ).rowcount
             if changed != len(set(ids)):
                 raise OutOfOrder(f"run {fence.run}: only {changed} of {list(ids)} are claimed by term {fence.term}")
+
+    def refused(self, fence: Fence, entry_id: str, reason: str) -> None:
+        """Records that a row claimed by this term was refused for good, so that it stays unsent. Raises as `delivered` does."""
+        self.delivered(fence, [entry_id], f"{REFUSED}{reason}")
 
     def external_id(self, entry_id: str) -> str | None:
         """Returns the tracker's id of the object that a delivered row created; None if there is none yet."""

@@ -23,8 +23,9 @@ from db.write.outbox import CREATION, MLFLOW, ClaimedRow, OutboxEntry, lane_id
 from flows.run.owner import owner_of
 from flows.run.protocols import OutboxItem, Tracker
 from flows.run.trackers import for_trackers
-from yatt_core.errors import InfrastructureError, YattError
+from yatt_core.errors import InfrastructureError, RefusedRowError, YattError
 from yatt_core.logs import redact
+from yatt_core.printable import printable
 from yatt_core.spec import RunSpec
 
 log = logging.getLogger("yatt_core.outbox")
@@ -33,6 +34,8 @@ POLL_SECONDS = 5.0
 """Between two deliveries. Each has a cost of its own, such as the newest values that MLflow keeps of all metrics, so that several
 short iterations are sent together."""
 RETRY_SECONDS = 5.0
+LONGEST_REASON = 500
+"""Characters of the reason of a refusal that are kept."""
 
 
 def row_id(run: str, branch: int, name: str) -> str:
@@ -102,13 +105,14 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
     """Sends one batch of a run's undelivered rows for one tracker; returns the size of the batch.
 
     A row that creates a tracking run is sent alone, since others need its id; rows of several branches are sent
-    branch by branch. Raises what tracker and ledger raise; rows that an unreachable tracker did not accept are
-    released.
+    branch by branch. A row that the tracker refuses for what it says is recorded as refused and holds up no other; one that
+    creates a tracking run is sent again, since others need its id. Raises what tracker and ledger raise; rows that an
+    unreachable tracker did not accept are released.
     """
     rows = ledger.outbox.claim(fence, batch, lane)
     try:
         for _, group in groupby(rows, key=lambda row: _destination(fence.run, row)):
-            _deliver(ledger=ledger, fence=fence, tracker=tracker, rows=list(group), lane=lane)
+            _deliver_unrefused(ledger=ledger, fence=fence, tracker=tracker, rows=list(group), lane=lane)
     except InfrastructureError:
         ledger.outbox.give_back(fence, lane)
         raise
@@ -118,6 +122,22 @@ def deliver_pending(ledger: Ledger, fence: Fence, tracker: Tracker, batch: int =
 def _destination(run: str, row: ClaimedRow) -> tuple[int, str]:
     """Returns the key that groups rows to be sent together: one branch's, except that a creation is sent alone."""
     return branch_of(run, row.id), row.id if row.kind == CREATION else ""
+
+
+def _deliver_unrefused(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow], lane: str) -> None:
+    """Delivers rows of one destination; if one is refused, each alone, so that the refused ones are found."""
+    try:
+        _deliver(ledger=ledger, fence=fence, tracker=tracker, rows=rows, lane=lane)
+    except RefusedRowError as error:
+        if rows[0].kind == CREATION:
+            raise
+        if len(rows) == 1:
+            reason = printable(redact(str(error)))[:LONGEST_REASON]
+            log.warning("%s refuses the row %s for good; others are sent: %s", lane, rows[0].id, reason)
+            ledger.outbox.refused(fence, rows[0].id, reason)
+            return
+        for row in rows:
+            _deliver_unrefused(ledger=ledger, fence=fence, tracker=tracker, rows=[row], lane=lane)
 
 
 def _deliver(ledger: Ledger, fence: Fence, tracker: Tracker, rows: list[ClaimedRow], lane: str) -> None:

@@ -10,7 +10,6 @@ import takes seconds.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -25,8 +24,9 @@ from flows.phases import evaluation_tables
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database
+from ops.integrations.mlflow_keys import metric_key, plain_key
 from ops.integrations.mlflow_registry import POINTS_PER_BATCH, MlflowRegistry
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, RefusedRowError
 from yatt_core.logs import redact
 from yatt_core.variables import default_variables
 
@@ -39,7 +39,9 @@ KIND = "custom_model_development"
 PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
-_NOT_IN_KEYS = re.compile(r"[^\w\-. :/]")
+ACTIVE = "active"
+REFUSED_CODE = "INVALID_PARAMETER_VALUE"
+"""MLflow's code for what it refuses because of the request's contents, and for requests on a run that was deleted."""
 # mlflow accepts only the literal `true`. A dead server must cost seconds, not minutes, as the outbox retries anyway.
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -65,9 +67,16 @@ class MlflowTracker:
     def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
         """Sends rows of one run in order; returns `EXPERIMENT/RUN`, by MLflow's ids, by the key of the row that creates it.
 
-        Raises `InfrastructureError` if MLflow cannot be reached or refuses a row; rows that had arrived may be
-        sent again.
+        Raises `RefusedRowError` if MLflow refuses a row for what it says, and `InfrastructureError` if MLflow cannot be reached
+        or has no active run for the rows; rows that had arrived may be sent again.
         """
+        try:
+            return self._delivered(items)
+        except RefusedRowError:
+            self._require_active(items)
+            raise
+
+    def _delivered(self, items: list[OutboxItem]) -> Mapping[str, str]:
         made: dict[str, str] = {}
         with self._translated():
             for kind, group in groupby(items, key=lambda item: item.kind):
@@ -83,6 +92,17 @@ class MlflowTracker:
                     else:
                         self._send(item)
         return made
+
+    def _require_active(self, items: list[OutboxItem]) -> None:
+        """Raises `InfrastructureError` if MLflow refuses rows because their run was deleted there: it can be restored."""
+        for run in sorted({item.tracking_run for item in items if item.tracking_run is not None}):
+            with self._translated():
+                stage = self._client.get_run(run).info.lifecycle_stage
+            if stage != ACTIVE:
+                raise InfrastructureError(
+                    f"MLflow at {redact(self._tracking_uri)}: the run {run} is {stage}; restore it "
+                    f"(mlflow runs restore --run-id {run})"
+                )
 
     def cut(self) -> None:
         """Does nothing: MLflow keeps a point that is sent again as one point."""
@@ -125,7 +145,9 @@ class MlflowTracker:
             raise
         # MlflowException is importable only with mlflow; MLflow's SQL store passes SQLAlchemy's errors through.
         except (_mlflow_exception(), SQLAlchemyError, OSError) as error:
-            raise InfrastructureError(redact(f"MLflow at {self._tracking_uri}: {_first_line(error)}")) from error
+            refused = getattr(error, "error_code", None) == REFUSED_CODE
+            said = redact(f"MLflow at {self._tracking_uri}: {_first_line(error)}")
+            raise (RefusedRowError if refused else InfrastructureError)(said) from error
 
     def _find_run(self, item: OutboxItem) -> str | None:
         """Returns `EXPERIMENT/RUN` of the run that an earlier delivery of this row created, if its answer was lost."""
@@ -153,7 +175,7 @@ class MlflowTracker:
             "mlflow.source.name": "yatt",
             "mlflow.source.type": "JOB",
         }
-        tags |= {_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
+        tags |= {plain_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
         if item.tracking_run is not None:
             tags[PARENT_TAG] = item.tracking_run
         run = self._client.create_run(experiment, start_time=item.at_ms, tags=tags, run_name=item.body["name"])
@@ -188,7 +210,7 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         points = [
-            Metric(key, value, item.at_ms, item.body["iteration"])
+            Metric(metric_key(key), value, item.at_ms, item.body["iteration"])
             for item in items
             for key, value in item.body["metrics"].items()
         ]
@@ -206,7 +228,7 @@ class MlflowTracker:
             case "tags":
                 from mlflow.entities import RunTag
 
-                tags = [RunTag(_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
+                tags = [RunTag(plain_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
                 self._client.log_batch(run, tags=tags)
             case outbox.CHECKPOINT:
                 self._registry.register(item, run)
@@ -235,7 +257,7 @@ class MlflowTracker:
         """Sends params; MLflow keeps a param's first value for ever and accepts the same value again."""
         from mlflow.entities import Param
 
-        listed = [Param(_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
+        listed = [Param(plain_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
         for start in range(0, len(listed), PARAMS_PER_BATCH):
             self._client.log_batch(run, params=listed[start : start + PARAMS_PER_BATCH])
 
@@ -251,11 +273,6 @@ def _tracking_run(item: OutboxItem) -> str:
     if item.tracking_run is None:
         raise InfrastructureError(f"outbox row {item.key}: the MLflow run of {item.run} has not been created yet")
     return item.tracking_run
-
-
-def _key(key: str) -> str:
-    """Returns a name that MLflow accepts; keys of free-form options may contain any characters."""
-    return _NOT_IN_KEYS.sub("_", key)
 
 
 def _first_line(error: BaseException) -> str:

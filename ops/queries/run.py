@@ -105,6 +105,7 @@ class RunView:
     spec_revision: int
     spec_digest: str
     outbox_pending: int
+    outbox_refused: int
     metrics: Mapping[str, float]
     forecast: RunForecast
     under_way: tuple[OpenPhase, ...]
@@ -134,6 +135,7 @@ def run_view(ledger: Ledger, run: str) -> RunView:
         spec_revision=revision.revision,
         spec_digest=revision.digest,
         outbox_pending=ledger.run_list.outbox_pending([run]).get(run, 0),
+        outbox_refused=ledger.run_list.outbox_refused([run]).get(run, 0),
         metrics=metrics,
         forecast=run_forecast(ledger, line, revision.spec),
         under_way=tuple(_open(attempt) for attempt in history.attempts if attempt.ended_at is None),

@@ -120,7 +120,7 @@ def _asked(title: str, recognise: Callable[[Path], Any], path: Path) -> Recognit
         found = recognise(path)
     except ValueError as error:
         raise _Unreadable(f"{place}: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigurationError(f"{place} failed: {error_place(error)}: {failure_text(error)}; {REMEDY}") from error
     if found is not None and not _is_sound(found):
         raise ConfigurationError(

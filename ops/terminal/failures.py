@@ -10,6 +10,7 @@ from db.core.subjects import name_of
 from ops.presentation.words import shortened
 from yatt_core.errors import ExitCode, YattError
 from yatt_core.logs import redact
+from yatt_core.printable import printable
 
 
 def exit_code(error: BaseException) -> int:
@@ -18,8 +19,11 @@ def exit_code(error: BaseException) -> int:
 
 
 def describe(error: BaseException) -> str:
-    """Returns what went wrong and what to do, with credentials redacted; unexpected errors also suggest `--debug`."""
-    return shortened(redact(_described(error)))
+    """Returns what went wrong and what to do, with credentials redacted; unexpected errors also suggest `--debug`.
+
+    Control characters are escaped: parts of the text may come from files and code of others.
+    """
+    return shortened(printable(redact(_described(error))))
 
 
 def _described(error: BaseException) -> str:
@@ -43,6 +47,6 @@ def _way_in(error: LeaseHeld) -> str:
 def report(error: BaseException, debug: bool) -> int:
     """Writes the error to standard error, with a traceback if `debug` is set, and returns the exit code."""
     if debug:
-        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+        sys.stderr.write(printable(redact("".join(traceback.format_exception(error)))))
     sys.stderr.write(f"error: {describe(error)}\n")
     return exit_code(error)

@@ -78,7 +78,7 @@ def call(own: OwnCode, group: str, *given: Any) -> Any:
     function = own_function(own, group)
     try:
         return function(*given)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # code that exits must not end the run
         where = error_place(error)
         raise ConfigurationError(f"{place_of(own, group)} failed: {where}: {failure_text(error)}") from error
 

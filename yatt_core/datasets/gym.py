@@ -98,7 +98,7 @@ def score(response: str, row: Mapping[str, Any]) -> float:
         value = float(task.score_answer(answer=response, entry=entry))
     except (ImportError, MemoryError, OSError):  # of this machine, not of the response
         raise
-    except Exception as error:  # third-party code that parses the response can raise anything
+    except (Exception, SystemExit) as error:  # third-party code that parses the response can raise anything
         raise UnreadableResponseError(f"task {row['task']!r} raised {failure_text(error)}") from error
     if not math.isfinite(value):
         raise UnreadableResponseError(f"task {row['task']!r} scored it {value}")

@@ -14,8 +14,15 @@ from yatt_core.digests import json_digest
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.workloads.contract import Array, Columns
 
-KINDS = "biuf"
-"""Numpy's kinds of numbers that columns may have."""
+TYPES = frozenset(
+    np.dtype(name)
+    for name in (
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
+    )
+)  # fmt: skip
+"""Numpy's types of numbers that columns may have, in either order of bytes."""
+HEADER = "__metadata__"
+"""A name that safetensors keeps for itself."""
 
 
 COLUMNS = ".safetensors"
@@ -39,14 +46,25 @@ def encode_columns(columns: Columns, place: str) -> bytes:
 
 
 def require_columns(columns: Columns, place: str) -> None:
-    """Raises `ConfigurationError` for what is no array of numbers. place: as for `encode_columns`."""
+    """Raises `ConfigurationError` for what is no array of numbers, or has no name. place: as for `encode_columns`."""
     if not isinstance(columns, Mapping):
         raise ConfigurationError(f"{place} returned {type(columns).__name__}; expected arrays by name")
     for name, column in columns.items():
-        kind = column.dtype.kind if isinstance(column, np.ndarray) else ""
-        if not isinstance(name, str) or kind not in KINDS or not kind:
+        if not isinstance(name, str) or not name or not name.isprintable() or name == HEADER:
+            raise ConfigurationError(
+                f"{place}: a column is called {name!r:.100}; expected a text of at least one character, all of them printable, "
+                f"and not {HEADER}"
+            )
+        if isinstance(column, np.ma.MaskedArray):
+            raise ConfigurationError(
+                f"{place}: column {name!r} is a masked array, whose mask would be lost; expected a numpy array of numbers"
+            )
+        if not isinstance(column, np.ndarray) or column.dtype.newbyteorder("=") not in TYPES:
             found = column.dtype if isinstance(column, np.ndarray) else type(column).__name__
-            raise ConfigurationError(f"{place}: column {name!r} is {found}; expected a numpy array of numbers")
+            raise ConfigurationError(
+                f"{place}: column {name!r} is {found}; expected a numpy array of numbers: booleans, integers, or floating-point "
+                "numbers of at most 64 bits"
+            )
 
 
 def decode_columns(data: bytes, place: str) -> dict[str, Array]:

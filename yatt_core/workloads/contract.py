@@ -56,6 +56,7 @@ class RunFacts:
     tunable: the names of the settings in `workload.tunable`, which can change while the inputs stay. A class raises
         `ValueError` for one on which its inputs or the form of its state depend: nothing else keeps the two apart.
     models: the folder of each model in `workload.models`, by its name; read when inputs are checked or built, and not later.
+    sampler_dtype: the type in which samplers will hold the weights, as for `begin_sampling`; None without samplers.
     """
 
     seed: int
@@ -67,6 +68,7 @@ class RunFacts:
     continues: bool = False
     tunable: frozenset[str] = frozenset()
     models: Mapping[str, Path] = field(default_factory=dict)
+    sampler_dtype: str | None = None
 
     def path_of(self, text: str) -> Path:
         """Returns the absolute path that a text of the settings names; `~` is the home folder.

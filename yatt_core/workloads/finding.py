@@ -1,6 +1,7 @@
 """Finds the class of a workload of one's own and calls it; its exceptions become errors that name the class and the line.
 
-A full disk and a lack of memory are no fault of the class, so that they become the errors that they are elsewhere.
+So does `SystemExit`: a class that exits must end neither a command nor a rank as if all were well. A full disk and a lack of
+memory are no fault of the class, so that they become the errors that they are elsewhere.
 
 Consumes a spec. Produces a workload, and the results of its methods. The class is vouched for by the digest of its source, as
 all code is that a spec names.
@@ -13,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from yatt_core.algorithms.own import WORKLOADS, own_function, place_of, verify_source
 from yatt_core.durable import FULL
-from yatt_core.errors import ConfigurationError, InfrastructureError, StorageFullError, YattError
+from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, StorageFullError, YattError
 from yatt_core.installed import error_place, failure_text
 from yatt_core.spec.run import RunSpec
 from yatt_core.workloads.contract import (
@@ -23,10 +26,12 @@ from yatt_core.workloads.contract import (
     RunFacts,
     Samples,
     SamplesApart,
+    SavedState,
     SharesModel,
     ShowsImages,
     Workload,
 )
+from yatt_core.workloads.settings import settings_error
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
@@ -104,10 +109,15 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
         continues=start is not None,
         tunable=frozenset(spec.workload.tunable),
         models={name: Path(model.path) for name, model in spec.workload.models.items()},
+        sampler_dtype=str(getattr(spec.rollout.engine, "dtype", "float32")) if spec.has.samplers else None,
     )
     try:
         made: Workload = found(facts)
-    except Exception as error:
+    except YattError:
+        raise
+    except ValidationError as error:
+        raise settings_error(error, facts.tunable) from None
+    except (Exception, SystemExit) as error:
         raise _failure(f"workload.settings: {spec.workload.title} refuses them", error) from error
     return made
 
@@ -128,19 +138,37 @@ def called(spec: RunSpec, method: Callable[..., R], *given: Any) -> R:
         return method(*given)
     except YattError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if type(error) is ValueError and method.__name__ in READS_DATA:
             text = failure_text(error).removeprefix("ValueError: ")
             raise _error(f"workload.settings: {text}", error) from error
         raise _failure(f"{place_of(spec.workload, WORKLOADS)}: {method.__name__} failed", error) from error
 
 
-def _failure(what: str, error: Exception) -> YattError:
+def continue_from(
+    spec: RunSpec, call: Callable[[Callable[..., None], SavedState], None], begun: Continues, saved: SavedState
+) -> None:
+    """Has a workload that has begun take over another run's state.
+
+    call: calls a method of the workload, as `called` does.
+
+    Raises `ConfigurationError` for a state that the class cannot go on with, which names `workload.start`; else as `call` does.
+    """
+    try:
+        call(begun.continue_from, saved)
+    except (ConfigurationError, DataError) as error:
+        assert spec.workload.start is not None, "there is a state to go on with"
+        raise ConfigurationError(
+            f"workload.start.path: {spec.workload.start.path}: {spec.workload.title} cannot go on with it: {error}"
+        ) from error
+
+
+def _failure(what: str, error: Exception | SystemExit) -> YattError:
     """Returns the error of an exception in a workload's code. what: what has failed, for messages."""
     return _error(f"{what}: {error_place(error)}: {failure_text(error)}", error)
 
 
-def _error(said: str, error: Exception) -> YattError:
+def _error(said: str, error: Exception | SystemExit) -> YattError:
     """Returns the error that an exception is, with its whole message."""
     if any(os.strerror(number) in said for number in FULL):  # libraries in other languages do not raise OSError
         return StorageFullError(f"{said}; free some space")

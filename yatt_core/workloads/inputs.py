@@ -52,6 +52,25 @@ def materialise_workload(spec: RunSpec, run_folder: Path) -> InputsReceipt:
     )
 
 
+def _require_plain(spec: RunSpec, folder: Path) -> None:
+    """Raises `ConfigurationError` unless a folder is there with what can be kept by digest: files with names in UTF-8."""
+    place = f"workload.kind: {spec.workload.title}: build_inputs"
+    if folder.is_symlink() or not folder.is_dir():
+        raise ConfigurationError(f"{place} has removed the folder that it got; expected files in it")
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not name.isprintable():
+            raise ConfigurationError(f"{place} has made {name!r:.200}; expected names of printable characters in UTF-8")
+        if path.is_symlink():
+            raise ConfigurationError(
+                f"{place} has made a link, {name}; expected files alone, since what a link points to may change"
+            )
+        if not path.is_file() and not path.is_dir():
+            raise ConfigurationError(
+                f"{place} has made {name}, which is neither a file nor a folder; expected files alone"
+            )
+
+
 def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     """Has the files written to a temporary folder, the manifest last; syncs it and renames it into place."""
     make_folder(run_folder)
@@ -60,6 +79,7 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
     temporary.mkdir()
     try:
         called(spec, make_workload(spec, run_folder).build_inputs, temporary)
+        _require_plain(spec, temporary)
         for name in (MANIFEST, START):
             if (temporary / name).exists():
                 raise ConfigurationError(
@@ -67,11 +87,6 @@ def _make(spec: RunSpec, run_folder: Path, folder: Path) -> None:
                 )
         start = spec.workload.start
         begins = {} if start is None else {START: copy_start(Path(start.path), temporary / START)}
-        if links := sorted(path for path in temporary.rglob("*") if path.is_symlink()):
-            raise ConfigurationError(
-                f"workload.kind: {spec.workload.title}: build_inputs has made a link, {links[0].relative_to(temporary)}; "
-                "expected files alone, since what a link points to may change"
-            )
         paths = sorted(path for path in temporary.rglob("*") if path.is_file())
         files = {path.relative_to(temporary).as_posix(): file_sha256(path) for path in paths}
         for path in paths:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -12,7 +13,7 @@ from db.core.engine import Fence
 from db.core.errors import LedgerUnavailable
 from db.core.holder import this_process
 from db.ledger import Ledger
-from db.write.outbox import NOTIFICATION, PEOPLE, Deliveries, OutboxEntry
+from db.write.outbox import NOTIFICATION, PEOPLE, REFUSED, Deliveries, OutboxEntry
 from flows.delivery import outbox
 from flows.delivery.notifications import NotificationDeliverer
 from flows.delivery.outbox import (
@@ -25,7 +26,7 @@ from flows.delivery.outbox import (
 )
 from flows.run.protocols import Notice, NotificationResult, OutboxItem
 from tests.waiting import wait_until
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, RefusedRowError
 from yatt_core.spec.sections.guards import NotifySpec
 
 
@@ -85,6 +86,39 @@ def test_rows_wait_while_the_tracker_is_unreachable(filled: tuple[str, Ledger, F
     while deliver_pending(ledger, fence, tracker):
         pass
     assert len(tracker.arrived) == 251
+
+
+class ParticularTracker(RecordingTracker):
+    """Refuses rows of some contents for good."""
+
+    def deliver(self, items: list[OutboxItem]) -> Mapping[str, str]:
+        for item in items:
+            if item.body.get("i") in ("3", "120"):
+                raise RefusedRowError(f"\x1b[31m{item.body['i']} is no tag")
+        return super().deliver(items)
+
+
+def test_a_row_that_is_refused_for_what_it_says_holds_up_no_other(filled: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = filled
+    tracker = ParticularTracker()
+    while deliver_pending(ledger, fence, tracker):
+        pass
+    assert [item.at_ms for item in tracker.arrived] == [1, *(at for at in range(250) if at not in (3, 120))]
+    assert ledger.outbox.counts(fence.run) == (0, 251)
+    assert ledger.outbox.external_id(f"{fence.run}/tag3") == f"{REFUSED}\\x1b[31m3 is no tag"
+    assert ledger.run_list.outbox_refused([fence.run]) == {fence.run: 2}
+    assert ledger.run_list.outbox_pending([fence.run]) == {}
+
+
+def test_a_tracking_run_that_is_refused_is_asked_for_again(filled: tuple[str, Ledger, Fence]) -> None:
+    _, ledger, fence = filled
+    tracker = RecordingTracker()
+    with (
+        mock.patch.object(tracker, "deliver", side_effect=RefusedRowError("no such experiment")),
+        pytest.raises(RefusedRowError),
+    ):
+        deliver_pending(ledger, fence, tracker)
+    assert ledger.outbox.counts(fence.run) == (251, 0)
 
 
 def test_the_pump_drains_when_it_stops(filled: tuple[str, Ledger, Fence]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mlflow.utils.validation import _validate_metric_name
 
 from db.core.engine import Fence
 from db.core.holder import Holder
@@ -22,10 +23,11 @@ from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import creation_id, deliver_pending, mlflow_place, run_in
 from flows.run.protocols import OutboxItem
 from ops.integrations.mlflow_details import NOTE_TAG, TABLES_TAG
+from ops.integrations.mlflow_keys import metric_key
 from ops.integrations.mlflow_tracker import KIND, KIND_TAG, OUTBOX_TAG, MlflowTracker
 from tests.db.tools import commit_through
 from tests.services import ROOT
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import InfrastructureError, RefusedRowError
 
 
 @pytest.fixture(scope="module")
@@ -272,6 +274,32 @@ def test_an_invalid_store_is_an_infrastructure_error(tmp_path: Path) -> None:
         sqlite3.connect(tmp_path / "mlflow.db").execute("SELECT 1 FROM runs")
     with pytest.raises(InfrastructureError, match="MLflow at sqlite"):
         created(tracker_of(tmp_path), "broken")
+
+
+@pytest.mark.parametrize("name", ["größe@k %", "", "a\nb", "recall@10", "../../up", "/a", "a//b", ".", "..", "x" * 600])
+def test_points_of_any_name_arrive(tracker: MlflowTracker, name: str) -> None:
+    run = created(tracker, "names")
+    tracker.deliver([row("metrics", {"branch": 0, "iteration": 1, "metrics": {name: 2.0, "loss": 3.0}}, run)])
+    assert sorted(tracker._client.get_run(run).data.metrics.values()) == [2.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["loss", "evaluation/mean of 3", "seconds/learn", "a.b", "..a", "a/b.c:d"])
+def test_names_that_mlflow_takes_stay_as_they_are(name: str) -> None:
+    if not name.startswith(".."):
+        assert metric_key(name) == name
+    _validate_metric_name(metric_key(name))
+
+
+def test_what_mlflow_refuses_for_its_contents_is_told_apart_from_a_run_that_was_deleted(tracker: MlflowTracker) -> None:
+    run = created(tracker, "refusing")
+    tracker.deliver([row("params", {"a": "1"}, run)])
+    other = row("params", {"a": "2"}, run)
+    with pytest.raises(RefusedRowError, match="MLflow at sqlite"):
+        tracker.deliver([other])
+    tracker._client.delete_run(run)
+    with pytest.raises(InfrastructureError, match=rf"the run {run} is deleted; restore it") as caught:
+        tracker.deliver([row("params", {"b": "2"}, run)])
+    assert not isinstance(caught.value, RefusedRowError)
 
 
 def test_rows_before_their_run_and_unknown_kinds_are_refused(tracker: MlflowTracker) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from db.core import errors
 from db.core.errors import LedgerError
-from ops.terminal.failures import exit_code
+from ops.terminal.failures import describe, exit_code
 from yatt_core.errors import ConfigurationError, DataError, ExitCode, FencedError
 
 HELD = {"Fenced", "LeaseHeld"}
@@ -31,6 +31,13 @@ def kinds(kind: type[LedgerError]) -> Iterator[type[LedgerError]]:
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:
             yield from kinds(below)
+
+
+@pytest.mark.parametrize(
+    "error", [DataError("\x1b[31mred\x9b2J\rover\nnext"), RuntimeError("\x1b[31mred\x9b2J\rover\nnext")]
+)
+def test_control_characters_of_others_do_not_reach_the_terminal(error: Exception) -> None:
+    assert r"\x1b[31mred\x9b2J\rover" + "\nnext" in describe(error)
 
 
 @pytest.mark.parametrize("kind", sorted(set(kinds(LedgerError)), key=lambda kind: kind.__name__))

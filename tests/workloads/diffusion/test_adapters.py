@@ -12,7 +12,7 @@ from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.test_drawing import SPEC
 from tests.workloads.in_process import OwnRun
 from tests.workloads.test_contract import engine_of
-from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
 from yatt_core.workloads.contract import RunFacts, SavedTensors
 from yatt_core.workloads.diffusion.adapters import (
@@ -114,9 +114,23 @@ def test_a_target_that_the_network_does_not_have_is_refused() -> None:
         add_adapters(made(), AdapterSettings(targets=("q_proj",)), seed=0)
 
 
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [("", "has no ''"), ("attn", "'attn' is the end of transformer_blocks.0.attn, which is Attention and no matrix")],
+)
+def test_a_target_without_a_matrix_is_refused_in_one_line_before_inputs_are_built(target: str, text: str) -> None:
+    settings = {"adapters": {"targets": [target]}}
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"^workload.settings.adapters.targets: [^\n]*{text}[^\n]*; expected ends of names[^\n]*$",
+    ):
+        ShapeDrawing(RunFacts(seed=0, settings=settings, iterations=1)).check_inputs()
+
+
 def test_what_shapes_the_network_is_not_tunable() -> None:
     with pytest.raises(
-        ValueError, match="tunable: the inputs depend on layers, which cannot change; expected it in settings"
+        ConfigurationError,
+        match=r"^workload.tunable.layers: the inputs depend on it, which cannot change; expected it in workload",
     ):
         ShapeDrawing(RunFacts(seed=0, settings={"layers": 2}, iterations=1, tunable=frozenset({"layers", "rate"})))
 
@@ -144,6 +158,12 @@ def test_a_stage_of_adapters_begins_with_the_network_of_another_run(tmp_path: Pa
     with first.ledger() as ledger:
         folder = first.folder / ledger.records.checkpoints(first.run)[0].folder
     start = f"workload.start.path={folder}"
+    wider = load_spec(SPEC, [start, "workload.settings.heads=1"])
+    materialise_workload(wider, tmp_path / "wider")
+    with pytest.raises(
+        ConfigurationError, match=r"^workload.start.path: .* has the shape .*workload.settings .*: guidance, head_w"
+    ):
+        engine_of(wider, tmp_path / "wider").initialise()
     stage = OwnRun.of(tmp_path / "stage", SPEC, *ON, start)
     assert stage.drive("after learn:2") is None
     stage.drive(cold=True)
@@ -152,5 +172,5 @@ def test_a_stage_of_adapters_begins_with_the_network_of_another_run(tmp_path: Pa
         folder = stage.folder / ledger.records.checkpoints(stage.run)[0].folder
     spec = load_spec(SPEC, [f"workload.start.path={folder}"])
     materialise_workload(spec, tmp_path / "next")
-    with pytest.raises(DataError, match="the network to begin with has adapters"):
+    with pytest.raises(ConfigurationError, match=r"^workload.start.path: .* the network to begin with has adapters"):
         engine_of(spec, tmp_path / "next").initialise()

@@ -14,9 +14,10 @@ from tests.needs import NEEDS_DIFFUSERS
 from tests.workloads.diffusion.test_drawing import SPEC
 from tests.workloads.in_process import OwnRun
 from yatt_core.errors import ConfigurationError
+from yatt_core.workloads.contract import RunFacts
 from yatt_core.workloads.diffusion.adapters import AdapterSettings, ReferencePredictor, add_adapters, is_adapter
 from yatt_core.workloads.diffusion.conditions import Conditions, make_words
-from yatt_core.workloads.diffusion.drawing import NETWORKS, DrawingSettings, network_settings
+from yatt_core.workloads.diffusion.drawing import NETWORKS, DrawingSettings, ShapeDrawing, network_settings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.forwards import FORWARDS, packed, positions, unpacked
 from yatt_core.workloads.diffusion.networks import (
@@ -280,6 +281,45 @@ def test_the_gradient_of_an_update_is_that_of_the_published_objective(settings: 
 def test_settings_that_do_not_suit_a_family_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DrawingSettings.model_validate(settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines"),
+    [
+        ({"heads": 0}, ["workload.settings.heads: Input should be greater than 0 (given: 0)"]),
+        (
+            {"network": "unet"},
+            ["workload.settings.network: Input should be 'sd3', 'flux' or 'qwen_image' (given: 'unet')"],
+        ),
+        ({"clip": -4}, ["workload.tunable.clip: Input should be greater than 0 (given: -4)"]),
+        ({"reward": {"kind": "clap"}}, ["workload.settings.reward.kind: unknown kind 'clap'; did you mean 'clip'?"]),
+        ({"head": 2}, ["workload.settings.head: unknown key; did you mean 'heads'?"]),
+        ({"window": 9}, ["workload.settings.window: 9 stochastic steps do not fit into steps: 6"]),
+        (
+            {"guidance": 2.0},
+            ["workload.settings.guidance: sd3 has no embedding for it; expected null, or network: flux"],
+        ),
+        (
+            {"heads": 2, "head_width": 7},
+            [
+                "workload.settings.head_width: expected a multiple of 4 from heads x head_width with sd3, whose positions have "
+                "four equal parts (given: 2 x 7)"
+            ],
+        ),
+        (
+            {"heads": 0, "adapters": {"rank": 0}},
+            [
+                "workload.settings.heads: Input should be greater than 0 (given: 0)",
+                "workload.settings.adapters.rank: Input should be greater than 0 (given: 0)",
+            ],
+        ),
+    ],
+)
+def test_each_mistake_in_the_settings_is_a_line_with_its_key(settings: dict[str, Any], lines: list[str]) -> None:
+    facts = RunFacts(seed=0, settings=settings, iterations=1, tunable=frozenset({"clip", "rate"}))
+    with pytest.raises(ConfigurationError) as raised:
+        ShapeDrawing(facts)
+    assert str(raised.value).splitlines() == lines
 
 
 @pytest.mark.parametrize(

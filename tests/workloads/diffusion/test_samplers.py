@@ -25,10 +25,12 @@ from yatt_core.experience.sampled import SAMPLED
 from yatt_core.keys import WorkKey
 from yatt_core.protocols.receipts import SampleTask
 from yatt_core.spec import load_spec
+from yatt_core.workloads.checking import check_inputs
 from yatt_core.workloads.contract import Columns, Draw
 from yatt_core.workloads.diffusion.adapters import is_adapter
 from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
 from yatt_core.workloads.diffusion.trajectories import sample
+from yatt_core.workloads.finding import make_workload
 from yatt_core.workloads.inputs import materialise_workload
 
 pytestmark = NEEDS_DIFFUSERS
@@ -193,7 +195,10 @@ def test_samplers_in_bfloat16_give_latents(tmp_path: Path) -> None:
 
 def test_seeds_are_not_sampled_again_in_another_type(tmp_path: Path) -> None:
     own = OwnRun.of(tmp_path, SPEC, *instances(1), "rollout.engine.dtype=bfloat16")
-    with pytest.raises(ConfigurationError, match=r"begin_sampling failed.*keep: latents"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"^workload.settings.keep: seeds .* expected latents, or float32 in rollout.engine.dtype",
+    ):
         own.drive()
 
 
@@ -311,8 +316,11 @@ def test_a_trial_says_what_samplers_get(tmp_path: Path) -> None:
     )
     assert whole.sampler_bytes > 10 * small.sampler_bytes > 0
     assert none.sampler_bytes == 0
-    with pytest.raises(ConfigurationError, match="begin_sampling failed"):
-        try_workload(tmp_path / "home", load_spec(SPEC, [*instances(2), "rollout.engine.dtype=bfloat16"]))
+    narrow = load_spec(SPEC, [*instances(2), "rollout.engine.dtype=bfloat16"])
+    with pytest.raises(ConfigurationError, match=r"^workload.settings.keep: seeds"):
+        try_workload(tmp_path / "home", narrow)
+    with pytest.raises(ConfigurationError, match=r"^workload.settings.keep: seeds"):
+        check_inputs(narrow, make_workload(narrow))
 
 
 def test_an_image_takes_fewer_steps_in_training_than_in_an_evaluation(tmp_path: Path) -> None:

@@ -259,13 +259,25 @@ def test_a_rank_without_images_asks_nobody_for_rewards(tmp_path: Path) -> None:
     assert found["reward"].shape == (0,) and found["reward"].dtype == np.float32
 
 
+@pytest.mark.parametrize("second", ["heads.0.weight", "weight"])
+def test_a_head_with_two_tensors_for_one_layer_is_refused(tmp_path: Path, second: str) -> None:
+    """One of them would silently take the place of the other."""
+    tensors = {"0.weight": torch.zeros(1, 3), "0.bias": torch.zeros(1), second: torch.ones(1, 3)}
+    save_file(tensors, tmp_path / "head.safetensors")
+    with pytest.raises(
+        ConfigurationError, match=r"head.safetensors: .* and .* are both the weight of layer 0; expected one"
+    ) as told:
+        read_head(tmp_path / "head.safetensors")
+    assert "0.weight" in str(told.value) and second in str(told.value)
+
+
 def test_a_model_that_the_spec_does_not_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"reward: workload.models has no 'clip'; it has other"):
         check_scorer(ClipReward(kind="clip", model="clip"), {"other": tmp_path}, PROMPTS)
     facts = RunFacts(seed=0, settings={"reward": {"kind": "clip", "model": "clip"}}, iterations=1)
     with pytest.raises(ConfigurationError, match=r"it has none"):
         ShapeDrawing(facts).check_inputs()
-    with pytest.raises(ValueError, match="tunable: the inputs depend on reward"):
+    with pytest.raises(ConfigurationError, match=r"workload.tunable.reward: the inputs depend on it"):
         ShapeDrawing(RunFacts(seed=0, settings={}, iterations=1, tunable=frozenset({"reward"})))
 
 

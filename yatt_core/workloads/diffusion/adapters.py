@@ -23,6 +23,9 @@ from yatt_core.workloads.diffusion.predictors import Predictor
 
 NAME = "default"
 """peft's name of the adapters, which is part of their tensors' names."""
+TARGETS = "workload.settings.adapters.targets"
+ADAPTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""What gets adapters whose tensors `is_adapter` knows."""
 BASE = ".base_layer."
 """What peft adds to the names of an adapted matrix's own tensors."""
 
@@ -43,12 +46,9 @@ def add_adapters(network: nn.Module, settings: AdapterSettings, seed: int) -> No
 
     seed: the same one gives the same bits.
 
-    Raises `ConfigurationError` for a target that the network does not have.
+    Raises `ConfigurationError` for a target that the network does not have, or that has no matrix.
     """
-    names = [name for name, _ in network.named_modules()]
-    for target in settings.targets:
-        if not any(f".{name}".endswith(f".{target}") for name in names):
-            raise ConfigurationError(f"adapters.targets: {type(network).__name__} has no {target!r}")
+    _check_targets(network, settings.targets)
     config = LoraConfig(
         r=settings.rank,
         lora_alpha=settings.alpha,
@@ -62,6 +62,22 @@ def add_adapters(network: nn.Module, settings: AdapterSettings, seed: int) -> No
         parameter.requires_grad_(is_adapter(name))
         if is_adapter(name) and ".lora_A." in name:
             nn.init.kaiming_uniform_(parameter, a=math.sqrt(5), generator=generator)
+
+
+def _check_targets(network: nn.Module, targets: tuple[str, ...]) -> None:
+    """Raises `ConfigurationError` for a target that names nothing in a network, or something without a matrix."""
+    modules = {name: module for name, module in network.named_modules() if name}
+    example = next((name for name, module in modules.items() if isinstance(module, nn.Linear)), "to_q")
+    expected = f"expected ends of names of its matrices, such as {example.rpartition('.')[2]}"
+    for target in targets:
+        named = {name: module for name, module in modules.items() if target and f".{name}".endswith(f".{target}")}
+        if not named:
+            raise ConfigurationError(f"{TARGETS}: {type(network).__name__} has no {target!r}; {expected}")
+        for name, module in named.items():
+            if not isinstance(module, ADAPTED):
+                raise ConfigurationError(
+                    f"{TARGETS}: {target!r} is the end of {name}, which is {type(module).__name__} and no matrix; {expected}"
+                )
 
 
 def is_adapter(name: str) -> bool:

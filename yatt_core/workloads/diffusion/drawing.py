@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from yatt_core.errors import DataError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import stable_seed
 from yatt_core.section import SpecModel
 from yatt_core.workloads.contract import Columns, Draw, Images, Metrics, Needs, Ranks, RunFacts, SavedState, State
@@ -65,6 +65,7 @@ from yatt_core.workloads.diffusion.updates import (
     group_advantages,
 )
 from yatt_core.workloads.diffusion.window import StepWindow
+from yatt_core.workloads.settings import SETTINGS, read_settings
 
 LONGEST_PROMPT = 2
 """Words of a prompt."""
@@ -86,6 +87,8 @@ FIXED = frozenset(
     }
 )
 """Settings that the inputs depend on: those of the network, of its pre-training and of the reward."""
+FORM = frozenset({"network", "guidance", "heads", "head_width", "layers", "patch", "word_width"})
+"""Settings that decide which tensors a network has, and of which shapes."""
 SUMMED = ("loss", "divergence", "reward")
 """Metrics of an update that are sums over the batches."""
 
@@ -149,6 +152,11 @@ class DrawingSettings(SpecModel):
         if self.network != "sd3" and (self.head_width % 2 or self.head_width < 6):
             raise ValueError(
                 f"head_width: expected an even number of at least 6 with {self.network} (given: {self.head_width})"
+            )
+        if self.network == "sd3" and self.heads * self.head_width % 4:
+            raise ValueError(
+                f"head_width: expected a multiple of 4 from heads x head_width with sd3, whose positions have four equal parts "
+                f"(given: {self.heads} x {self.head_width})"
             )
         if self.guidance is not None and self.network != "flux":
             raise ValueError(f"guidance: {self.network} has no embedding for it; expected null, or network: flux")
@@ -215,11 +223,14 @@ class ShapeDrawing:
 
     def __init__(self, facts: RunFacts) -> None:
         if fixed := sorted(FIXED & facts.tunable):
-            raise ValueError(f"tunable: the inputs depend on {fixed[0]}, which cannot change; expected it in settings")
+            raise ConfigurationError(
+                f"workload.tunable.{fixed[0]}: the inputs depend on it, which cannot change; expected it in workload.settings"
+            )
         self._seed = facts.seed
         self._continues = facts.continues
         self._models = facts.models
-        self._settings = DrawingSettings.model_validate(facts.settings)
+        self._sampler_dtype = facts.sampler_dtype
+        self._settings = read_settings(DrawingSettings, facts)
         self._process = FlowProcess(self._settings.noise_level)
 
     def needs(self, ranks: int, sampler_dtype: str | None) -> Needs:
@@ -245,13 +256,17 @@ class ShapeDrawing:
         return needs_of(work, ranks, sampler_dtype)
 
     def check_inputs(self) -> None:
-        """Makes the scorer of the reward, if it is a model, and has it score an image for each prompt."""
+        """Outlines the network; makes the scorer of the reward, if it is a model, and has it score an image for each prompt."""
+        if self._sampler_dtype not in (None, "float32") and self._settings.keep == "seeds":
+            raise ConfigurationError(f"workload.settings.keep: {_narrow(self._sampler_dtype)}")
+        with FakeTensorMode():
+            self._outlined(torch.float32)
         check_scorer(self._settings.reward, self._models, PROMPTS)
 
     def build_inputs(self, folder: Path) -> None:
         """Writes a network, pre-trained from the run's seed unless its weights come from another run, its words, and a scorer."""
         settings = self._settings
-        network = make_network(NETWORKS[settings.network], network_settings(settings), self._seed)
+        network = make_network(NETWORKS[settings.network], network_settings(settings), self._seed, SETTINGS)
         words = make_words(WORDS, settings.word_width, longest=LONGEST_PROMPT, seed=0)
         if not self._continues:
             pretrain(
@@ -280,12 +295,12 @@ class ShapeDrawing:
         }
 
     def begin_sampling(self, inputs: Path, dtype: str) -> None:
-        """Loads the network in a type. Raises `ValueError` if updates, in float32, could not sample again what it samples."""
+        """Loads the network in a type.
+
+        Raises `ConfigurationError` if updates, in float32, could not sample again what it samples.
+        """
         if dtype != "float32" and self._settings.keep == "seeds":
-            raise ValueError(
-                f"keep: seeds are sampled again in float32, but rollout.engine.dtype is {dtype}; expected float32, or keep: "
-                "latents"
-            )
+            raise ConfigurationError(f"workload.settings.keep: {_narrow(dtype)}")
         self._read_inputs(inputs, getattr(torch, dtype))
         self._network = self._pretrained()
         self._reference: nn.Module | None = None
@@ -293,14 +308,15 @@ class ShapeDrawing:
     def continue_from(self, saved: SavedState) -> None:
         """Begins with the network of another run, to which the KL term, if there is one, then compares.
 
-        Adapters of its own are new. Raises `DataError` for a network with adapters, whose weights would be taken without them.
+        Adapters of its own are new. Raises `DataError` for a network with adapters, whose weights would be taken without them,
+        and for one that was made with other settings.
         """
         if has_adapters(saved.weights.shapes):
             raise DataError("the network to begin with has adapters; expected one whose own weights were trained")
         for network in self._networks():
             for name, tensor in network.state_dict().items():
                 if not is_adapter(name):
-                    read(tensor, local(tensor), saved.weights, name_without(name))
+                    _read_start(tensor, saved, name_without(name))
 
     def draw(self, draw: Draw) -> Columns:
         """Draws the seeds of a group of images for each prompt."""
@@ -447,7 +463,7 @@ class ShapeDrawing:
     def _outlined(self, dtype: torch.dtype) -> nn.Module:
         """Returns the network without numbers, with adapters if it gets any; called in FakeTensorMode."""
         settings = self._settings
-        network = outline_network(NETWORKS[settings.network], network_settings(settings))
+        network = outline_network(NETWORKS[settings.network], network_settings(settings), SETTINGS)
         if settings.adapters is not None:
             with unset_fake_temporarily():  # peft moves what it makes, which only tensors with numbers can be
                 add_adapters(network, settings.adapters, self._seed)
@@ -568,6 +584,15 @@ class ShapeDrawing:
         return self._words.encode(prompts).guided(self._settings.guidance)
 
 
+def _read_start(tensor: torch.Tensor, saved: SavedState, name: str) -> None:
+    """Reads a tensor of another run. Raises `DataError` for one of another form, with the settings that decide it."""
+    try:
+        read(tensor, local(tensor), saved.weights, name)
+    except DataError as error:
+        settings = ", ".join(sorted(FORM))
+        raise DataError(f"{error}; expected the workload.settings with which it was trained: {settings}") from error
+
+
 def pixels_of(images: torch.Tensor) -> torch.Tensor:
     """Returns the pixels of images, [B, height, width, 3], uint8; what is no number becomes grey.
 
@@ -575,6 +600,14 @@ def pixels_of(images: torch.Tensor) -> torch.Tensor:
     """
     levels = (images.nan_to_num(0.0).clamp(-1, 1) + 1) * 127.5
     return levels.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def _narrow(dtype: str | None) -> str:
+    """Says why samplers cannot hold the weights in a type."""
+    return (
+        f"seeds are sampled again in float32, but rollout.engine.dtype is {dtype}; expected latents, or float32 in "
+        "rollout.engine.dtype"
+    )
 
 
 def _prompts(columns: Columns) -> list[str]:

@@ -49,24 +49,25 @@ DROPPED = {QWEN_IMAGE: ("pooled_projection_dim",)}
 KEY = "model.path"
 
 
-def make_network(kind: str, settings: Mapping[str, Any], seed: int) -> nn.Module:
+def make_network(kind: str, settings: Mapping[str, Any], seed: int, place: str = KEY) -> nn.Module:
     """Returns a network with seeded float32 weights, in evaluation mode; the same arguments always give the same bits.
 
     kind: one of `KINDS`.
     settings: the arguments of diffusers' class.
+    place: where they stand, for messages.
 
     Raises `ConfigurationError` for a class or a setting that is not known, for a setting of a network that does not draw images
     of prompts alone, and without diffusers.
     """
-    network_class = _network_class(kind, settings)
+    network_class = _network_class(kind, settings, place)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(stable_seed("weights", seed))
-        return _instance(network_class, settings)
+        return _instance(network_class, settings, place)
 
 
-def outline_network(kind: str, settings: Mapping[str, Any]) -> nn.Module:
+def outline_network(kind: str, settings: Mapping[str, Any], place: str = KEY) -> nn.Module:
     """Returns the network of `make_network` for its sizes alone, to be called in torch's FakeTensorMode. Raises as it does."""
-    return _instance(_network_class(kind, settings), settings)
+    return _instance(_network_class(kind, settings, place), settings, place)
 
 
 def retype(network: nn.Module, dtype: torch.dtype) -> None:
@@ -82,10 +83,10 @@ def retype(network: nn.Module, dtype: torch.dtype) -> None:
             setattr(module, name, buffer.to(dtype) if buffer.is_floating_point() else buffer)
 
 
-def _network_class(kind: str, settings: Mapping[str, Any]) -> type[nn.Module]:
+def _network_class(kind: str, settings: Mapping[str, Any], place: str) -> type[nn.Module]:
     """Returns diffusers' class, which knows these settings. Raises as `make_network` does."""
     if kind not in KINDS:
-        raise ConfigurationError(f"{KEY}: {kind!r} is not a known network; known: {', '.join(KINDS)}")
+        raise ConfigurationError(f"{place}: {kind!r} is not a known network; known: {', '.join(KINDS)}")
     if not has_distribution(DIFFUSERS):
         raise ConfigurationError("diffusion models need diffusers; install it with: pip install 'yatt[diffusion]'")
     keep_libraries_offline()
@@ -94,19 +95,19 @@ def _network_class(kind: str, settings: Mapping[str, Any]) -> type[nn.Module]:
     network_class: type[nn.Module] = getattr(diffusers, kind)
     known = inspect.signature(network_class.__init__).parameters
     if unknown := sorted(set(settings) - set(known)):
-        raise ConfigurationError(f"{KEY}: {kind} has no setting {unknown[0]!r}")
+        raise ConfigurationError(f"{place}: {kind} has no setting {unknown[0]!r}")
     for name, reason in WITHOUT.get(kind, {}).items():
         if settings.get(name):
-            raise ConfigurationError(f"{KEY}: {kind}: {name}: expected false; {reason} (given: {settings[name]!r})")
+            raise ConfigurationError(f"{place}: {kind}: {name}: expected false; {reason} (given: {settings[name]!r})")
     return network_class
 
 
-def _instance(network_class: type[nn.Module], settings: Mapping[str, Any]) -> nn.Module:
+def _instance(network_class: type[nn.Module], settings: Mapping[str, Any], place: str) -> nn.Module:
     try:
         return network_class(**settings).eval()
     except (TypeError, ValueError) as error:
         kind = network_class.__name__
-        raise ConfigurationError(f"{KEY}: {kind} cannot be made with these settings: {error}") from error
+        raise ConfigurationError(f"{place}: {kind} cannot be made with these settings: {error}") from error
 
 
 def kind_of(network: nn.Module) -> str:

@@ -147,14 +147,21 @@ def read_head(path: Path) -> tuple[HeadLayer, ...]:
     except (OSError, SafetensorError) as error:
         raise ConfigurationError(f"{MODELS}: {path}: cannot be read: {error}") from None
     layers: dict[int, dict[str, torch.Tensor]] = {}
+    names: dict[tuple[int, str], str] = {}
     for name, tensor in tensors.items():
         parts = _LAYER.fullmatch(name)
         if parts is None:
             raise ConfigurationError(
                 f"{MODELS}: {path}: {name}: expected linear layers alone, such as layers.0.weight and layers.0.bias"
             )
+        place = (int(parts[1] or 0), parts[2])
+        if place in names:
+            raise ConfigurationError(
+                f"{MODELS}: {path}: {names[place]} and {name} are both the {place[1]} of layer {place[0]}; expected one"
+            )
+        names[place] = name
         # Copied: what is memory-mapped lies where it happens to lie, which changes the last bits.
-        layers.setdefault(int(parts[1] or 0), {})[parts[2]] = tensor.to(torch.float32, copy=True)
+        layers.setdefault(place[0], {})[place[1]] = tensor.to(torch.float32, copy=True)
     found = []
     width = None
     for number in sorted(layers):

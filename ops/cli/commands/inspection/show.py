@@ -183,6 +183,7 @@ def _tables(overview: RunOverview, windows: Mapping[str, Mapping[str, Any]]) -> 
         "samples": overview.samples,
         "tokens": overview.tokens,
         "outbox_pending": overview.outbox_pending,
+        "outbox_refused": overview.outbox_refused,
         "notifications_pending": overview.notifications_pending,
         "phases": [asdict(phase) | {"failures": dict(phase.failures)} for phase in overview.phases],
         "sessions": [
@@ -265,6 +266,7 @@ def _headlines(facts: dict[str, Any]) -> list[tuple[str, str]]:
         *([("driver traffic", _traffic(facts["flow_bytes_per_sample"]))] if facts["language"] else []),
         ("spec", f"revision {facts['spec_revision']}, {facts['spec_digest'][:16]}"),
         ("MLflow run", f"{facts['mlflow_run_id'] or '-'}, {many(facts['outbox_pending'], 'row')} waiting to be sent"),
+        *_refused(facts["outbox_refused"]),
         ("aliases", ", ".join(f"{alias} {iteration}" for alias, iteration in facts["aliases"].items()) or "-"),
         *_untold(facts["notifications_pending"]),
         ("folder", facts["folder"]),
@@ -285,6 +287,11 @@ def _waiting(wait: Mapping[str, Any] | None) -> list[tuple[str, str]]:
 def _hung(stacks: list[str]) -> list[tuple[str, str]]:
     """Returns where the stacks of actors that hung are."""
     return [("stacks of hung actors", f"{len(stacks)} in the folder, the newest {stacks[0]}")] if stacks else []
+
+
+def _refused(rows: int) -> list[tuple[str, str]]:
+    """Returns the line about rows that a tracker has refused for good; none if it took all."""
+    return [("refused by trackers", f"{many(rows, 'row')}; the driver's log says why of each")] if rows else []
 
 
 def _untold(pending: int) -> list[tuple[str, str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from yatt_core.wire.buckets import Piece
 from yatt_core.wire.parts import Rectangle
 from yatt_core.workloads.columns import encode_columns
 from yatt_core.workloads.contract import Columns, Continues, Draw, Rows, SamplesApart, ShowsImages, Workload
-from yatt_core.workloads.finding import called, make_workload, verify_workload
+from yatt_core.workloads.finding import called, continue_from, make_workload, verify_workload
 from yatt_core.workloads.images import encode_images
 from yatt_core.workloads.sampled_files import COLUMNS_FILE, IMAGES_FILE
 from yatt_core.workloads.saved import read_state
@@ -70,7 +71,7 @@ class WorkloadSampler(WeightTaker):
         assert isinstance(workload, SamplesApart), "classes without its methods are refused with workload.sampled_by"
         called(spec, workload.begin_sampling, inputs_folder, dtype)
         if spec.workload.start is not None and isinstance(workload, Continues):
-            called(spec, workload.continue_from, read_state(inputs_folder / START))
+            continue_from(spec, partial(called, spec), workload, read_state(inputs_folder / START))
         self._workload: Workload = workload
         self._parts: SamplesApart = workload
         self._tensors = self._whole_tensors()

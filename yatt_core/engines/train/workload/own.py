@@ -24,7 +24,9 @@ from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.engines.train.workload.state import (
     digest_of_weights,
     encode_facts,
+    infinite_weights,
     parts_of,
+    require_finite,
     require_sound,
 )
 from yatt_core.errors import ConfigurationError, InfrastructureError, NumericError
@@ -54,9 +56,10 @@ from yatt_core.workloads.contract import (
     Tabulates,
     Workload,
 )
-from yatt_core.workloads.finding import called, make_workload, shares_model, verify_workload
+from yatt_core.workloads.finding import called, continue_from, make_workload, shares_model, verify_workload
 from yatt_core.workloads.images import encode_images, images_are_there, publish_images
 from yatt_core.workloads.listings import SHOWN, encode_listing, plain_listing, plain_listings
+from yatt_core.workloads.metric_names import require_metric_name
 from yatt_core.workloads.sampled_files import images_of, joined_columns
 from yatt_core.workloads.saved import read_state
 from yatt_core.workloads.trained import Changed, Fingerprint, Learnt
@@ -84,6 +87,7 @@ class OwnWorkload:
         self._workload: Workload | None = None
         self._buffers = FreezeBuffers()
         self._shares = False
+        self._unbounded: frozenset[str] = frozenset()
 
     @property
     def copies_alone(self) -> bool:
@@ -161,7 +165,7 @@ class OwnWorkload:
         )
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt, changed: Changed) -> Learnt:
-        """Has the class learn from sealed columns. Raises `NumericError` for a metric that is not finite."""
+        """Has the class learn from sealed columns. Raises `NumericError` for a metric or a weight that is not finite."""
         workload = self._begun()
         started = time.perf_counter()
         own = self._collective.rank if isinstance(workload, Samples) else 0
@@ -174,6 +178,12 @@ class OwnWorkload:
         changed()
         metrics = self._finite(self._called(workload.update, columns, self._draw(task)), "update")
         self._require_free(metrics)
+        require_finite(
+            self._state(workload).weights,
+            self._unbounded,
+            self._collective,
+            f"workload.kind: {self._spec.workload.title}",
+        )
         fingerprint: dict[str, float | str] = {
             **metrics,
             COLUMNS_DIGEST: columns_digest(prepared.files),
@@ -231,8 +241,8 @@ class OwnWorkload:
         inputs = self._context.inputs_folder
         self._called(workload.begin, inputs, WorkloadRanks(self._collective))
         if self._spec.workload.start is not None and isinstance(workload, Continues):
-            self._called(workload.continue_from, read_state(inputs / START))
-        self._state(workload)
+            continue_from(self._spec, self._called, workload, read_state(inputs / START))
+        self._unbounded = infinite_weights(self._state(workload).weights)
         self._workload = workload
         return workload
 
@@ -310,13 +320,19 @@ class OwnWorkload:
                 )
 
     def _finite(self, metrics: Mapping[str, Any], method: str) -> dict[str, float]:
-        """Returns metrics as numbers. Raises `NumericError` for one that is not finite, `ConfigurationError` for no number."""
+        """Returns metrics as numbers. Raises `NumericError` for one that is not finite.
+
+        Raises `ConfigurationError` for no number, and for a name that trackers refuse.
+        """
         place = f"workload.kind: {self._spec.workload.title}: {method}"
         if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
             raise ConfigurationError(f"{place} returned {metrics!r}; expected numbers by name")
         found = {}
         for name in sorted(metrics):
+            require_metric_name(name, place)
             try:
+                if isinstance(metrics[name], str | bytes | bytearray):
+                    raise TypeError("a text")
                 found[name] = float(metrics[name])
             except (TypeError, ValueError) as error:
                 raise ConfigurationError(f"{place} returned {metrics[name]!r} as {name}; expected a number") from error

@@ -8,7 +8,8 @@ subfolders are `weights` and `others`; `workload.json` holds the version and the
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import torch
 
 from yatt_core.digests import WeightsDigest
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.wire.parts import TensorPart
 from yatt_core.workloads.contract import Rows, State
 
@@ -32,15 +33,34 @@ KEPT_TYPES = frozenset(
 
 
 def require_sound(state: State, kind: str) -> None:
-    """Raises `ConfigurationError` for a state that cannot be kept: without weights, in bfloat16 or float8, with facts that JSON
-    does not give back.
+    """Raises `ConfigurationError` for a state that cannot be kept.
+
+    That is no `State`, or one without weights, with nameless tensors, with tensors that have no numbers or are in bfloat16 or
+    float8, or with facts that JSON does not give back.
 
     kind: the workload's name, for messages.
     """
+    if not isinstance(state, State) or not all(
+        isinstance(each, Mapping) for each in (state.weights, state.others, state.facts)
+    ):
+        found = type(state).__name__
+        raise ConfigurationError(
+            f"workload.kind: {kind}: state returned {found}; expected a State of the contract, whose weights, others and facts "
+            "are mappings"
+        )
     if not state.weights:
         raise ConfigurationError(f"workload.kind: {kind}: its state has no weights; expected at least one tensor")
     for name, held in (*state.weights.items(), *state.others.items()):
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise ConfigurationError(
+                f"workload.kind: {kind}: state returned a tensor called {name!r:.100}; expected a text of at least one "
+                "character, all of them printable"
+            )
         values = held.values if isinstance(held, Rows) else held
+        if isinstance(values, torch.Tensor) and values.is_meta:
+            raise ConfigurationError(
+                f"workload.kind: {kind}: {name!r} of its state is a meta tensor, which has no numbers; expected one on a device"
+            )
         if not isinstance(values, torch.Tensor) or values.dtype not in KEPT_TYPES or values.layout is not torch.strided:
             found = f"{values.dtype}, {values.layout}" if isinstance(values, torch.Tensor) else type(values).__name__
             raise ConfigurationError(
@@ -59,6 +79,43 @@ def require_sound(state: State, kind: str) -> None:
                 f"workload.kind: {kind}: the facts of its state are no JSON: {name!r} would become {again}; expected texts as "
                 "names, and lists instead of tuples"
             )
+
+
+def infinite_weights(weights: Named) -> frozenset[str]:
+    """Returns the names of tensors that have infinite values, such as a mask that is kept with the weights."""
+    return frozenset(name for name, held in weights.items() if any(map(math.isinf, _bounds(held))))
+
+
+def require_finite(weights: Named, unbounded: Set[str], collective: Collective, place: str) -> None:
+    """Raises `NumericError`, on every rank, if an update has left weights that are not finite. Every rank must call it.
+
+    unbounded: names of tensors that may have infinite values, since they had some before the first update.
+    place: the workload, for messages.
+    """
+    found = ""
+    for name in sorted(weights):
+        wrong = math.isnan if name in unbounded else _is_not_finite
+        if any(map(wrong, _bounds(weights[name]))):
+            found = name
+            break
+    everyone = [bytes(each).decode() for each in collective.gathered(found.encode())]
+    if bad := min((name for name in everyone if name), default=""):
+        raise NumericError(f"{place}: update left values in the weights {bad!r} that are not finite")
+
+
+def _bounds(held: torch.Tensor | Rows) -> tuple[float, ...]:
+    """Returns the least and the greatest of the floating-point numbers that a rank holds, NaN if one is; empty if it holds none.
+
+    It takes one pass, and no memory but for these two.
+    """
+    values = (held.values if isinstance(held, Rows) else held).detach()
+    if not values.numel() or not values.is_floating_point():
+        return ()
+    return tuple(bound.item() for bound in values.aminmax())
+
+
+def _is_not_finite(value: float) -> bool:
+    return not math.isfinite(value)
 
 
 def parts_of(named: Named, rank: int, ranks: int) -> Iterator[TensorPart[torch.Tensor]]:

@@ -1,0 +1,17 @@
+"""Texts of others as a terminal, a log and a database can take them.
+
+Consumes any text. Produces one in which control characters, with which a terminal would change colours or overwrite what stands
+there, and characters that UTF-8 does not have are shown as escape sequences; lines and tabs stay.
+"""
+
+from __future__ import annotations
+
+import re
+
+_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for the ends of lines and tabs, marks that turn the direction of writing, and surrogates."""
+
+
+def printable(text: str) -> str:
+    """Returns a text with escape sequences in place of what cannot be shown."""
+    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

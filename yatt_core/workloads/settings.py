@@ -1,0 +1,55 @@
+"""What is wrong with a workload's settings, as the spec's own mistakes are told: one line each, with the key where it stands.
+
+Consumes the facts that a class gets, and the pydantic model of its settings. Produces the settings, or an error with a line for
+each mistake: `workload.settings.KEY: ...`, or `workload.tunable.KEY: ...` for a key that stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from yatt_core.errors import ConfigurationError
+from yatt_core.spec.reading.mistakes import Mistake, mistakes_in
+from yatt_core.workloads.contract import RunFacts
+
+SETTINGS = "workload.settings"
+TUNABLE = "workload.tunable"
+Settings = TypeVar("Settings", bound=BaseModel)
+
+
+def read_settings(model: type[Settings], facts: RunFacts) -> Settings:
+    """Returns the settings of a workload. Raises `ConfigurationError` with one line per mistake."""
+    try:
+        return model.model_validate(dict(facts.settings))
+    except ValidationError as error:
+        raise settings_error(error, facts.tunable, model) from None
+
+
+def settings_error(
+    error: ValidationError, tunable: Set[str], model: type[BaseModel] | None = None
+) -> ConfigurationError:
+    """Returns an error with one line per mistake.
+
+    tunable: the settings that stand in `workload.tunable`.
+    model: the one that was validated; None if it is unknown, so that places have the names of union members too.
+    """
+    if model is None:
+        found = [Mistake(tuple(item["loc"]), item["msg"].removeprefix("Value error, ")) for item in error.errors()]
+    else:
+        found = list(mistakes_in(error, model))
+    known = () if model is None else model.model_fields.keys()
+    return ConfigurationError("\n".join(_line(mistake, tunable, known) for mistake in found))
+
+
+def _line(mistake: Mistake, tunable: Set[str], known: Set[str] | tuple[()]) -> str:
+    place = mistake.place
+    text = mistake.text
+    key, colon, rest = text.partition(": ")
+    if not place and colon and key in known:  # a check of several keys begins its text with the one to change
+        place = (key,)
+        text = rest
+    section = TUNABLE if place and place[0] in tunable else SETTINGS
+    return f"{'.'.join(map(str, (section, *place)))}: {text}"
