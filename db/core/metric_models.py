@@ -43,6 +43,7 @@ class Outbox(Base):
     """A row to deliver to the tracker or to people.
 
     lane: the tracker that receives the row, or `people`; each lane is delivered on its own.
+    external_id: the receiver's id of what the row has created, or `refused: ` and why it has refused the row for good.
     logged_at: timestamp of the points in the tracker, so that a point that is sent twice remains a single point.
     """
 

@@ -14,7 +14,7 @@ from db.core.errors import RunNotFound
 from db.core.models import AttemptRow, Branch, CheckpointRow, DriverSessionTable, Lease, Outbox, RunTable, Shard
 from db.core.rows import rows_of
 from db.read.history import LeaseTimes, RunHistory, read_history, read_leases, read_struck
-from db.write.outbox import NOTIFICATION
+from db.write.outbox import NOTIFICATION, REFUSED
 from db.write.runs import RUN_COLUMNS, RunRow
 
 NEWEST_FIRST = (RunTable.created_at.desc(), RunTable.number.desc(), RunTable.id)
@@ -90,6 +90,7 @@ class RunOverview:
 
     samples, tokens: totals of all recorded shards, on all branches.
     outbox_pending: undelivered rows for the tracker.
+    outbox_refused: rows that a tracker has refused for good.
     notifications_pending: undelivered rows for people.
     """
 
@@ -101,6 +102,7 @@ class RunOverview:
     samples: int
     tokens: int
     outbox_pending: int
+    outbox_refused: int
     notifications_pending: int
 
 
@@ -130,6 +132,7 @@ class Overviews:
                 func.count().filter(Outbox.kind != NOTIFICATION), func.count().filter(Outbox.kind == NOTIFICATION)
             ).where(Outbox.run == run, Outbox.delivered_at.is_(None))
             for_tracker, for_people = connection.execute(waiting).one()
+            refused = select(func.count()).where(Outbox.run == run, Outbox.external_id.startswith(REFUSED))
             return RunOverview(
                 line=line,
                 phases=_phases(connection, run),
@@ -151,6 +154,7 @@ class Overviews:
                 samples=int(samples),
                 tokens=int(tokens),
                 outbox_pending=int(for_tracker),
+                outbox_refused=connection.execute(refused).scalar_one(),
                 notifications_pending=int(for_people),
             )
 

@@ -1290,6 +1290,7 @@ class RunView(TypedDict):
     spec_revision: int
     spec_digest: str
     outbox_pending: int
+    outbox_refused: int
     metrics: dict[str, float]
     forecast: RunForecast
     under_way: list[OpenPhase]

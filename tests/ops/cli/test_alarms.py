@@ -24,6 +24,10 @@ def run(home: Home) -> str:
     run = seed_run(home)
     with Ledger.open(home.ledger) as ledger:
         fence = ledger.leases.acquire(run, this_process("test"), 60)
+        refused = OutboxEntry(f"{run}/refused", "tags", {}, 0, "tensorboard")
+        ledger.outbox.enqueue(fence, [refused.to("tensorboard")])
+        ledger.outbox.claim(fence, lane="tensorboard")
+        ledger.outbox.refused(fence, refused.id, "no tag")
         for iteration in range(7):
             body = {
                 "id": f"{run}/b0/i{iteration}/alarm/entropy", "rule": "entropy" if iteration else "kl", "branch": 0,
@@ -63,11 +67,12 @@ def test_show_has_the_newest_alarms_and_the_usage(yatt: Yatt, run: str) -> None:
     document = yatt("show", run, "-o", "json").document
     assert document["alarm_count"] == 7
     assert [row["iteration"] for row in document["alarms"]] == [2, 3, 4, 5, 6]
-    assert (document["notifications_pending"], document["outbox_pending"]) == (1, 3)
+    assert (document["notifications_pending"], document["outbox_pending"], document["outbox_refused"]) == (1, 3, 1)
     assert set(document["spent"]) == {"wall_hours", "device_hours"}
     text = yatt("show", run).out
     assert "the newest 5 of 7 alarms" in text and re.search(r"notifications +1 ", text)
     assert "paused (guard entropy: found 6)" in text
+    assert re.search(r"refused by trackers +1 row; the driver's log says why", text)
 
 
 @pytest.mark.parametrize(
