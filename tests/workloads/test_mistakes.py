@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
+from ops.starter.workloads import _asked
 from tests.workloads.in_process import OwnRun
 from tests.workloads.test_contract import SPEC, engine_of, learnt, spec_of
 from tests.workloads.test_stages import newest_checkpoint
+from yatt_core.algorithms.own import WORKLOADS, call
 from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.workload.state import require_finite
 from yatt_core.errors import ConfigurationError, NumericError
@@ -102,3 +106,14 @@ def test_settings_that_a_model_of_the_class_refuses_are_told_by_their_keys(tmp_p
         materialise_workload(spec_of(kind, "workload.settings={width: 0}"), tmp_path)
     with pytest.raises(ConfigurationError, match=r"^workload.tunable.width: Input should be greater than 0"):
         materialise_workload(spec_of(kind, "workload.settings={}", "workload.tunable={width: 0}"), tmp_path)
+
+
+def test_a_function_or_recogniser_that_exits_has_failed(tmp_path: Path) -> None:
+    own = spec_of().workload
+    with (
+        mock.patch("yatt_core.algorithms.own.own_function", return_value=sys.exit),
+        pytest.raises(ConfigurationError, match=r"failed: .*SystemExit: 0$"),
+    ):
+        call(own, WORKLOADS, 0)
+    with pytest.raises(ConfigurationError, match=r"recogniser mine failed: .*SystemExit: "):
+        _asked("mine", sys.exit, tmp_path)
