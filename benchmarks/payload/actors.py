@@ -11,7 +11,7 @@ import ray
 from benchmarks.payload.images import Look, Packed, UInt8, look_at, read_image
 from yatt_core.actors.rollout import RolloutActor
 from yatt_core.experience.batch import load_batch
-from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
+from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Returned
 from yatt_core.protocols.receipts import ShardRef
 
 TERM = 1
@@ -28,7 +28,7 @@ class LookingEngine(RolloutActor):
         self.load(term, "", resident=True)
         self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
         """Reads the images by their addresses; the answer contains nothing of them."""
         for addresses in request.media:
             for address in addresses:

@@ -7,7 +7,7 @@ effect, and a recovering driver obeys it: an attempt to record it again returns 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -87,9 +87,9 @@ class DecisionRow:
     outcome: Mapping[str, Any] | None = None
 
 
-def _rows_of(table: Any, row: type) -> Select[Any]:
-    """Returns the statement that reads what a kind of row has of an iteration's."""
-    return select(*(table.__table__.columns[name] for name in row.__slots__)).where(*matching(table, *ITERATION))
+def _rows_of(table: Any, names: Iterable[str]) -> Select[Any]:
+    """Returns the statement that reads columns of an iteration's rows."""
+    return select(*(table.__table__.columns[name] for name in names)).where(*matching(table, *ITERATION))
 
 
 def _setting_outcome(table: Any, number: str) -> Update:
@@ -101,14 +101,14 @@ def _setting_outcome(table: Any, number: str) -> Update:
 # Statements of every iteration, made once.
 _SHARD_KEY = (*ITERATION, "wave", "shard")
 _RECORDED_SHARD = select(Shard.manifest_sha256, Shard.folder).where(*matching(Shard, *_SHARD_KEY))
-_SHARDS = _rows_of(Shard, ShardRow).order_by(Shard.wave, Shard.shard)
+_SHARDS = _rows_of(Shard, ShardRow.__slots__).order_by(Shard.wave, Shard.shard)
 _SHARDS_OF_WAVE = _SHARDS.where(*matching(Shard, "wave"))
-_WAVES = _rows_of(Wave, WaveRow).order_by(Wave.wave)
+_WAVES = _rows_of(Wave, WaveRow.__slots__).order_by(Wave.wave)
 _WAVE = _WAVES.where(*matching(Wave, "wave"))
 _SETTLE_WAVE = _setting_outcome(Wave, "wave")
-_CHOICES = _rows_of(Choice, ChoiceRow).order_by(Choice.recorded_at, Choice.name)
+_CHOICES = _rows_of(Choice, ChoiceRow.__slots__).order_by(Choice.recorded_at, Choice.name)
 _CHOICE = _CHOICES.where(*matching(Choice, "name"))
-_DECISIONS = _rows_of(PlacementDecision, DecisionRow).order_by(PlacementDecision.seq)
+_DECISIONS = _rows_of(PlacementDecision, DecisionRow.__slots__).order_by(PlacementDecision.seq)
 _DECISION = _DECISIONS.where(*matching(PlacementDecision, "seq"))
 _SET_DECISION_OUTCOME = _setting_outcome(PlacementDecision, "seq")
 

@@ -21,7 +21,7 @@ from yatt_core.progress import advanced
 from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Returned
 from yatt_core.protocols.pieces import join_pieces
-from yatt_core.wire.transfer_plan import Rectangle
+from yatt_core.wire.parts import Rectangle
 
 
 class ContinuousTorchEngine(TorchRolloutEngine):
