@@ -7,11 +7,11 @@
 # make outside  what is outside of YATT is taken away from runs (75 minutes)
 # make docs   the documentation as a site in build/site
 # ARGS passes options: make run ARGS="--set seed=1"
-.PHONY: run proof test quick lint types imports tests tests-in verify chaos hosts outside soak sabotage check docs setup dev engines peers clean
+.PHONY: run proof test quick lint types imports tests verify chaos hosts outside soak sabotage check docs setup dev engines peers clean
 PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 export DO_NOT_TRACK := true
-# Tests write only below the repository, those of `make test` also into memory.
+# Tests write only below the repository.
 TEST_FOLDER := $(CURDIR)/.tmp
 TEST_PYTHON := mkdir -p $(TEST_FOLDER)/home && HOME=$(TEST_FOLDER)/home TMPDIR=$(TEST_FOLDER) $(PY)
 # A part of the full matrices, such as 2/6; all goes on where it was interrupted.
@@ -28,12 +28,7 @@ proof: setup
 test: engines lint
 	@$(MAKE) --no-print-directory -j 3 types imports tests
 
-# Their files are in memory if there is enough of it.
 tests:
-	@folder=$$($(PY) -m tests.scratch) && $(MAKE) --no-print-directory TEST_FOLDER=$$folder tests-in && \
-	case $$folder in /dev/shm/*) rm -rf $$folder;; esac
-
-tests-in:
 	$(PYTEST) -m "not verify" $(ARGS)
 
 quick: dev
@@ -94,4 +89,4 @@ peers: engines
 	@python3 ops/bootstrap.py --peers
 
 clean:
-	rm -rf .venv dist build *.egg-info .tmp .mypy_cache .ruff_cache "$$(python3 -m tests.scratch)"
+	rm -rf .venv dist build *.egg-info .tmp .mypy_cache .ruff_cache
