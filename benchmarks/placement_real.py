@@ -96,11 +96,14 @@ def main() -> None:
     # A short path, since it holds Ray's sockets.
     with tempfile.TemporaryDirectory(prefix="yatt") as folder:
         progress("making the judge")
-        changes = (f"rewards.parts.1.model.path={folder}/judge", *LONG, f"iterations={arguments.iterations}")
+        judge = f"rewards.parts.1.model.path={folder}/judge"
+        changes = (judge, *LONG, f"iterations={arguments.iterations}")
         make_judge(
-            load_spec(SPEC, list(changes)),
+            load_spec(SPEC, [judge]),
             network=NETWORK.model_copy(update={"max_positions": POSITIONS}),
-            training=TRAINING.model_copy(update={"max_steps": 1, "lr_warmup_steps": 0}),
+            training=TRAINING.model_copy(
+                update={"demonstrations": 64, "batch_size": 16, "max_steps": 1, "lr_warmup_steps": 0}
+            ),
         )
         load = load_average()
         for number in range(arguments.rounds):
