@@ -12,7 +12,7 @@ ALIGNED = (
 )
 ASKED = (
     "exact on GPUs: {} is opened in vLLM's batch-invariant mode and asked whether answers have the same bits alone and in a "
-    "crowd; if not, exact: true ends the start with an error, and with exact: auto the run is not exact"
+    "crowd; if not, the start ends with an error"
 )
 
 
@@ -35,10 +35,11 @@ class Exactness:
         """Asks the spec and, unless the engines run on a cluster that exists already, this machine's devices."""
         from flows.driver.attachment import attached
 
-        here = () if attached() else exact_obstacles_here(spec)
-        obstacles = (*spec.exact_obstacles(), *here)
+        elsewhere = attached()
+        unknown = () if spec.must_be_exact else spec.obstacles_on_processors()
+        obstacles = (*spec.exact_obstacles(), *(unknown if elsewhere else exact_obstacles_here(spec)))
         holds = spec.exact is not False and not obstacles
-        asked = asked_when_opened(spec) if holds and not attached() else ()
+        asked = asked_when_opened(spec) if holds and not elsewhere else ()
         return cls(holds=holds, obstacles=obstacles, asked=asked, aligned=spec.aligned)
 
     @property

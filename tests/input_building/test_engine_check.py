@@ -22,7 +22,8 @@ from yatt_core.input_building import engine_check
 from yatt_core.input_building.engine_check import (
     asked_when_opened,
     check_engines,
-    check_processors,
+    check_exact_here,
+    exact_obstacles_here,
     folder_remarks,
     small_batches,
 )
@@ -199,17 +200,23 @@ def test_engines_of_vllm_on_gpus_are_asked_whether_they_are_exact(
     parts = [{**part, "model": folder} if part.get("kind") == "generative" else part for part in parts]
     tree = {"rollout": {"max_new_tokens": 6, **rollout}, "rewards": {"parts": parts}}
     spec = spec_of(tmp_path, tmp_path, **tree, exact=True)
-    check_processors(spec, lambda _: processors)
+    check_exact_here(spec, lambda _: processors)
     assert list(asked_when_opened(spec, lambda _: processors)) == asked
+    by_default = spec_of(tmp_path, tmp_path, **tree, exact="auto")
+    assert not asked_when_opened(by_default, lambda _: processors), "auto leaves the kernels as they are"
+    obstacles = exact_obstacles_here(by_default, lambda _: processors)
+    assert [f"({' and '.join(asked)})" in said for said in obstacles] == [True] * bool(asked)
 
 
 def test_a_type_that_does_not_repeat_its_bits_on_processors_is_refused_there_alone(tmp_path: Path) -> None:
     narrow = {"rollout": {"max_new_tokens": 6, "engine": {**VLLM, "dtype": "bfloat16"}}}
     spec = spec_of(tmp_path, tmp_path, **narrow, exact=True)
-    check_processors(spec, lambda _: False)
+    check_exact_here(spec, lambda _: False)
     with pytest.raises(ConfigurationError, match=r"^exact: must be false or auto.*rollout\.engine\.dtype is bfloat16"):
-        check_processors(spec, lambda _: True)
-    check_processors(spec_of(tmp_path, tmp_path, **narrow, exact="auto"), lambda _: True)
+        check_exact_here(spec, lambda _: True)
+    by_default = spec_of(tmp_path, tmp_path, **narrow, exact="auto")
+    check_exact_here(by_default, lambda _: True)
+    assert not by_default.is_exact
 
 
 @pytest.mark.parametrize(("kind", "refused"), [("qwen2", False), ("llama", False), ("mistral", True)])

@@ -189,6 +189,7 @@ def test_continuous_batching_in_bfloat16_prevents_exactness_on_processors():
     assert tells(obstacle, "rollout.engine.dtype is bfloat16", "float32", "kind: torch")
     assert served.is_exact and not served.exact_obstacles(), "vLLM has a mode for it on GPUs"
     assert not spec(rollout__engine=bf16, trainer__engine=bf16).obstacles_on_processors()
+    assert not spec(rollout__engine=continuous).is_exact, "by default, kernels stay as they are"
 
 
 def test_a_narrow_cache_prevents_exactness_on_processors():

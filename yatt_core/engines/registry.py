@@ -72,7 +72,7 @@ def build_rollout_engine(
                 inputs_folder=inputs_folder,
                 spanned=spanned,
                 takes_changes=spec.trainer.sync == "delta",
-                invariant=spec.is_exact,
+                invariant=spec.must_be_exact,
             )
         case _:
             assert_never(engine)

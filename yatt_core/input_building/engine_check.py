@@ -56,7 +56,7 @@ def check_engines(spec: RunSpec, attached: bool = False) -> None:
                 raise ConfigurationError(_placed(opened.place, str(error))) from error
     if not attached:
         with problems.noting():
-            check_processors(spec, _on_processors)
+            check_exact_here(spec, _on_processors)
         with problems.noting():
             _check_aligned_device(spec)
     with problems.noting():
@@ -101,8 +101,8 @@ def _on_processors(engine: VllmRollout) -> bool:
     return not runs_on_accelerators(VLLM, engine.environment)
 
 
-def check_processors(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
-    """Raises `ConfigurationError` if a run that must be exact cannot be because its engines compute on processors.
+def check_exact_here(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]) -> None:
+    """Raises `ConfigurationError` if a run that must be exact cannot be on the devices of this machine.
 
     on_processors: as for `exact_obstacles_here`.
     """
@@ -113,30 +113,41 @@ def check_processors(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]
 def exact_obstacles_here(
     spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors
 ) -> tuple[str, ...]:
-    """Returns the reasons why a spec cannot be exact on the devices of this machine alone; empty if it can.
+    """Returns the reasons why a spec cannot be exact on the devices of this machine; empty if it can, as far as is known.
+
+    On GPUs `exact: true` has vLLM in a mode that costs throughput; `exact: auto` leaves its kernels as they are.
 
     on_processors: returns whether an engine of vLLM computes on the cores of processors.
     """
-    engine = spec.rollout.engine
-    if isinstance(engine, VllmRollout) and on_processors(engine):
-        return tuple(spec.obstacles_on_processors())
-    return ()
+    engines = _vllm_engines(spec)
+    obstacles = spec.obstacles_on_processors() if any(map(on_processors, engines.values())) else []
+    on_gpus = " and ".join(place for place, engine in engines.items() if not on_processors(engine))
+    if on_gpus and not spec.must_be_exact:
+        obstacles.append(
+            f"vLLM on GPUs may answer differently in another batch ({on_gpus}); exact: true has it in its batch-invariant mode"
+        )
+    return tuple(obstacles)
 
 
 def asked_when_opened(spec: RunSpec, on_processors: Callable[[VllmRollout], bool] = _on_processors) -> tuple[str, ...]:
-    """Returns the places of the spec whose engines alone can tell whether an answer has the same bits in every batch.
+    """Returns the places of a spec that must be exact whose engines alone can tell whether they are.
 
     Those are vLLM's on GPUs: each is opened in vLLM's batch-invariant mode, and answers the same prompts alone and in a crowd.
 
-    on_processors: returns whether an engine of vLLM runs on the cores of processors.
+    on_processors: as for `exact_obstacles_here`.
     """
+    if not spec.must_be_exact:
+        return ()
+    return tuple(place for place, engine in _vllm_engines(spec).items() if not on_processors(engine))
+
+
+def _vllm_engines(spec: RunSpec) -> dict[str, VllmRollout]:
+    """Returns vLLM's engines by their places in the spec."""
     engines: dict[str, object] = {"rollout.engine": spec.rollout.engine} if spec.samples_responses else {}
     for part in spec.rewards.judges:
         if isinstance(part, GenerativePart):
             engines[f"the judge of reward part {part.name!r}"] = part.engine
-    return tuple(
-        place for place, engine in engines.items() if isinstance(engine, VllmRollout) and not on_processors(engine)
-    )
+    return {place: engine for place, engine in engines.items() if isinstance(engine, VllmRollout)}
 
 
 def small_batches(spec: RunSpec) -> Iterator[str]:

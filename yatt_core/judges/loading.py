@@ -43,7 +43,7 @@ def load_judges(
             model_path=judge_model_path(manifest, part),
             read_block=read_block,
             shared=shared,
-            invariant=spec.is_exact,
+            invariant=spec.must_be_exact,
         )
         if in_turn:
             judges[part.name].sleep()

@@ -15,7 +15,12 @@ from yatt_core.spec.base import SpecModel
 from yatt_core.spec.combinations import checks_on_reading, is_excluded
 from yatt_core.spec.features import OVERDISPATCH, SLICES, TAIL
 from yatt_core.spec.objective import ObjectiveSpec, learns_from_rows
-from yatt_core.spec.rewards.judges import EndpointPart, GenerativePart, judge_obstacles
+from yatt_core.spec.rewards.judges import (
+    EndpointPart,
+    GenerativePart,
+    judge_obstacles,
+    judge_obstacles_on_processors,
+)
 from yatt_core.spec.rewards.scheme import RewardSpec
 from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.spec.sections.algorithm import AlgorithmSpec, CriticSpec
@@ -163,7 +168,9 @@ class RunSpec(SpecModel):
     @property
     def is_exact(self) -> bool:
         """Whether the run is exact as far as its spec tells; a device that does not repeat its bits is found at the start."""
-        return self.must_be_exact or (self.exact == "auto" and not self.exact_obstacles())
+        if self.exact != "auto":
+            return self.must_be_exact
+        return not self.exact_obstacles() and not self.obstacles_on_processors()
 
     @property
     def must_be_exact(self) -> bool:
@@ -338,13 +345,13 @@ class RunSpec(SpecModel):
     def obstacles_on_processors(self) -> list[str]:
         """Returns the reasons why this spec cannot be exact if its engines compute on processors; empty if it can.
 
-        What is batched by chance must not change an answer. Planned batches are decoded again as they were, and vLLM has a mode
-        for it on GPUs.
+        What is batched by chance must not change an answer. Planned batches are decoded again as they were, and on GPUs vLLM has
+        a mode for it, which `exact: true` switches on.
         """
         engine = self.rollout.engine
+        obstacles = [said for judge in self.rewards.judges for said in judge_obstacles_on_processors(judge)]
         if not self.samples_responses or not isinstance(engine, VllmRollout):
-            return []
-        obstacles = []
+            return obstacles
         if engine.dtype != "float32":
             obstacles.append(
                 f"rollout.engine.dtype is {engine.dtype}, but with continuous batching on processors exact needs float32: in "

@@ -62,11 +62,16 @@ def test_what_an_aligned_run_promises_is_said() -> None:
 
 
 def test_what_engines_on_gpus_are_asked_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = spec(rollout__engine={"kind": "vllm", "dtype": "bfloat16", "instances": 1})
+    engine = {"kind": "vllm", "dtype": "bfloat16", "instances": 1}
+    served = spec(rollout__engine=engine, exact=True)
+    by_default = spec(rollout__engine=engine)
     monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: True)
     (exact, asked) = Exactness.of(served).lines
     assert exact.startswith("exact: ")
     assert asked.startswith("exact on GPUs: rollout.engine is opened in vLLM's batch-invariant mode")
+    (obstacle,) = Exactness.of(by_default).obstacles
+    assert obstacle.startswith("vLLM on GPUs may answer differently") and "exact: true" in obstacle
     monkeypatch.setattr(engine_check, "runs_on_accelerators", lambda kind, given: False)
-    (obstacle,) = Exactness.of(served).obstacles
-    assert obstacle.startswith("rollout.engine.dtype is bfloat16")
+    for made in (served, by_default):
+        (obstacle,) = Exactness.of(made).obstacles
+        assert obstacle.startswith("rollout.engine.dtype is bfloat16")

@@ -280,7 +280,7 @@ JudgePart = GenerativePart | EndpointPart | RewardModelPart
 
 
 def judge_obstacles(part: JudgePart) -> list[str]:
-    """Returns the reasons why a run with this judge cannot be exact; empty if it can.
+    """Returns the reasons why a run with this judge cannot be exact on any device; empty if it can on some.
 
     Answers are logged before they are used, so a replay never asks again. However, if the process is killed
     between asking and logging, the question is asked again, whereas an undisturbed run would have used the first
@@ -296,6 +296,19 @@ def judge_obstacles(part: JudgePart) -> list[str]:
             )
         case RewardModelPart():
             dtype: str = part.dtype
+        case GenerativePart(engine=TorchJudge() as engine):
+            dtype = engine.dtype
         case GenerativePart():
-            dtype = "float32" if isinstance(part.engine, VirtualJudge) else part.engine.dtype
+            return []
     return [] if dtype == "float32" else [f"{place} computes in {dtype}, but exact needs float32"]
+
+
+def judge_obstacles_on_processors(part: JudgePart) -> list[str]:
+    """Returns the reasons why a run with this judge cannot be exact if vLLM computes on processors; empty if it can."""
+    if (
+        not isinstance(part, GenerativePart)
+        or not isinstance(part.engine, VllmRollout)
+        or part.engine.dtype == "float32"
+    ):
+        return []
+    return [f"the judge of reward part {part.name!r} computes in {part.engine.dtype}, but exact needs float32"]

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 KIND = EngineKind("stand-in", "Stand-in", packages={"numpy": ""}, on_processors="numpy")
 
 
-def variables(processors: bool, address: str) -> dict[str, str]:
+def variables(processors: bool, address: str, invariant: bool) -> dict[str, str]:
     """The engine's Python must find the tests."""
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 

@@ -16,9 +16,9 @@ WORKERS = "tests.engines.rollout.vllm.lending_worker.LendingMethods"
 ROOT = Path(__file__).parents[4]
 
 
-def variables(processors: bool, address: str) -> dict[str, str]:
+def variables(processors: bool, address: str, invariant: bool) -> dict[str, str]:
     """The engine's Python must find the tests, and nothing else that the workflow's has."""
-    return {**VLLM_LAUNCH.variables(processors, address), "PYTHONPATH": str(ROOT)}
+    return {**VLLM_LAUNCH.variables(processors, address, invariant), "PYTHONPATH": str(ROOT)}
 
 
 LENT = Launch(VLLM_LAUNCH.kind, NAME, variables)

@@ -15,11 +15,12 @@ from tests.engines.rollout.cases import VOCABULARY as TOKENS
 from tests.needs import NEEDS_VLLM
 from yatt_core.engines.rollout.served.responses import Response, Step
 from yatt_core.engines.rollout.vllm.environment import INVARIANT, engine_environment
-from yatt_core.engines.rollout.vllm.invariance import CROWD, probe_prompts, repeats_in_a_crowd
+from yatt_core.engines.rollout.vllm.invariance import LEAST_CROWD, NEW_TOKENS, probe_prompts, repeats_in_a_crowd
 from yatt_core.protocols.generation import GenerateRequest
 
 VOCABULARY = 97
-LONGEST = 24
+LONGEST = 64
+SEQUENCES = 96
 
 
 class Answers:
@@ -52,19 +53,22 @@ class Answers:
 
 def test_answers_with_the_same_bits_in_every_crowd_are_found_to_be_so() -> None:
     engine = Answers()
-    assert repeats_in_a_crowd(engine, VOCABULARY, LONGEST)
-    assert len(set(engine.salts)) == len(engine.salts) > 2, "nothing is taken from the cache of another crowd"
+    assert repeats_in_a_crowd(engine, VOCABULARY, LONGEST, SEQUENCES)
+    again = [salt for salt in engine.salts if engine.salts.count(salt) > 1]
+    assert again == ["crowd", "crowd"], "once from the cache, otherwise from no other crowd's"
 
 
 @pytest.mark.parametrize("fault", ["drift", "wrong"])
 def test_one_bit_of_a_log_probability_or_a_token_is_noticed(fault: str) -> None:
-    assert not repeats_in_a_crowd(Answers(drift=fault == "drift", wrong=fault == "wrong"), VOCABULARY, LONGEST)
+    assert not repeats_in_a_crowd(
+        Answers(drift=fault == "drift", wrong=fault == "wrong"), VOCABULARY, LONGEST, SEQUENCES
+    )
 
 
 @pytest.mark.parametrize("longest", [2, 5, 1000])
 def test_prompts_of_a_probe_leave_room_for_an_answer(longest: int) -> None:
-    prompts = probe_prompts(VOCABULARY, longest)
-    assert len(prompts) == CROWD
+    prompts = probe_prompts(VOCABULARY, longest, LEAST_CROWD)
+    assert len(prompts) == LEAST_CROWD and prompts[0].size == max(1, longest - NEW_TOKENS)
     assert all(0 < prompt.size < longest and prompt.max() < VOCABULARY for prompt in prompts)
 
 
@@ -104,4 +108,4 @@ def test_on_processors_the_answer_is_what_is_declared(
     with closing(case.engine) as engine:
         assert engine.capabilities["batch_invariant"] is repeats
         engine.update_weights(case.weights(1), 1)
-        assert repeats_in_a_crowd(Served(engine), TOKENS, MAX_PROMPT + MAX_NEW) is repeats
+        assert repeats_in_a_crowd(Served(engine), TOKENS, MAX_PROMPT + MAX_NEW, 64) is repeats

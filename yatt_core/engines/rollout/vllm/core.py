@@ -67,7 +67,7 @@ class VllmCore:
         # vLLM 0.32 repeats its bits until the first update.
         self._engine.collective_rpc("load_again")
         vocabulary = self._engine.model_config.get_vocab_size()
-        return repeats_in_a_crowd(self, vocabulary, opening.longest)
+        return repeats_in_a_crowd(self, vocabulary, longest=opening.longest, sequences=self._settings.max_num_seqs)
 
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
         """Adds the responses of a request, prompt by prompt, under these names.

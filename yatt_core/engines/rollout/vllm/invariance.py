@@ -14,12 +14,12 @@ import numpy as np
 from yatt_core.engines.rollout.served.responses import Response, Step
 from yatt_core.protocols.generation import GenerateRequest, Int32
 
-CROWD = 48
-"""Prompts that are answered together."""
+LEAST_CROWD = 48
 FEW = (1, 2, 3, 8)
 """Numbers of prompts that are answered together again: few rows are what other kernels are chosen for."""
 NEW_TOKENS = 24
-LONGEST_PROMPT = 64
+SHORT_PROMPT = 64
+"""Tokens of all prompts but the longest at most."""
 STEPS = 8
 """Of a call."""
 
@@ -32,43 +32,52 @@ class Answering(Protocol):
     def step(self, most: int) -> Step: ...
 
 
-def repeats_in_a_crowd(engine: Answering, vocabulary: int, longest: int) -> bool:
+def repeats_in_a_crowd(engine: Answering, vocabulary: int, longest: int, sequences: int) -> bool:
     """Returns whether prompts have the same responses, to the last bit of their log-probabilities, in a few and in a crowd.
+
+    The crowd fills the engine, and one of its prompts is as long as a prompt can be, so that it is read in several steps if any
+    is. Prompts that are asked again under the same salt are found in the cache.
 
     vocabulary: number of tokens.
     longest: maximum number of tokens of a sequence, including its prompt.
+    sequences: number of sequences of a step.
     """
-    prompts = probe_prompts(vocabulary, longest)
+    prompts = probe_prompts(vocabulary, longest, max(LEAST_CROWD, sequences))
     crowd = _answers(engine, prompts, "crowd")
+    if _answers(engine, prompts[:LEAST_CROWD], "crowd") != crowd[:LEAST_CROWD]:
+        return False
     for few in FEW:
-        for start in range(0, CROWD, CROWD // 4):
+        for start in range(0, len(prompts), len(prompts) // 4):
             members = slice(start, start + few)
             if _answers(engine, prompts[members], f"{few}-from-{start}") != crowd[members]:
                 return False
     return True
 
 
-def probe_prompts(vocabulary: int, longest: int) -> list[Int32]:
-    """Returns `CROWD` prompts of different lengths, each of which leaves room for at least one new token."""
+def probe_prompts(vocabulary: int, longest: int, count: int) -> list[Int32]:
+    """Returns prompts of different lengths, the longest first, each of which leaves room for at least one new token."""
     numbers = np.random.default_rng(0)
-    most = max(1, min(LONGEST_PROMPT, longest - 1))
-    lengths = numbers.integers(1, most + 1, CROWD)
+    most = max(1, longest - NEW_TOKENS)
+    lengths = numbers.integers(1, min(SHORT_PROMPT, most) + 1, count)
+    lengths[0] = most
     return [numbers.integers(0, vocabulary, length, dtype=np.int32) for length in lengths.tolist()]
 
 
 def _answers(engine: Answering, prompts: Sequence[Int32], salt: str) -> list[tuple[bytes, bytes] | None]:
     """Returns tokens and log-probabilities of a response to each prompt; None for one that the engine could not give.
 
-    The seed is that of the prompt's content, so that it is the same in every crowd. salt: no prompt is taken from the cache.
+    The seed follows from the prompt, so that it is the same in every crowd.
+
+    salt: prompts are found in the cache if they were answered under the same one.
     """
     request = GenerateRequest(
         prompts=prompts,
-        seeds=np.array([[int(prompt.sum())] for prompt in prompts], np.uint64),
+        seeds=np.array([[int(prompt.sum(dtype=np.int64))] for prompt in prompts], np.uint64),
         max_new_tokens=NEW_TOKENS,
         stop_tokens=(),
         weight_version=0,
     )
-    names = [f"{salt}-{place}" for place in range(len(prompts))]
+    names = [f"probe-{place}" for place in range(len(prompts))]
     engine.submit(request, names, salt)
     found: dict[str, tuple[bytes, bytes] | None] = {}
     while len(found) < len(names):

@@ -28,6 +28,7 @@ from yatt_core.engines.rollout.vllm.failures import opening_failure
 from yatt_core.engines.rollout.vllm.settings import VllmSettings, least_batched_tokens
 from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
+from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ VISION_SETTINGS: Mapping[str, Any] = MappingProxyType(
     # Responses to a prompt share its pixels as they are, so that a second cache of them would only take memory.
     {"hf_overrides": {"architectures": [VISION_ARCHITECTURE]}, "mm_processor_cache_gb": 0}
 )
+LACKS_MODE = "batch_invariant mode is not supported"
+"""In what vLLM raises for a model or device without its batch-invariant mode."""
 BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
@@ -75,6 +78,10 @@ def opening_errors(model_path: str) -> Iterator[Stage]:
         ValueError, OSError, NotImplementedError, MemoryError, ModuleNotFoundError, torch.OutOfMemoryError,
     ) as error:  # fmt: skip
         raise opening_failure(model_path, error, stage.starting) from error
+    except RuntimeError as error:
+        if LACKS_MODE not in str(error):
+            raise
+        raise ConfigurationError(f"{model_path}: exact: must be false or auto, because {error}") from error
 
 
 def engine_config(model_path: str, settings: VllmSettings, longest: int, span: Span | None) -> Any:

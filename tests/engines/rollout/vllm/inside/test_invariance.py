@@ -14,6 +14,6 @@ def test_weights_that_are_loaded_again_are_the_same_and_what_is_asked_leaves_not
     expected = rows_of(engine.generate(request))
     core = engine._core.core
     core._engine.collective_rpc("load_again")
-    assert repeats_in_a_crowd(core, VOCABULARY, MAX_PROMPT + MAX_NEW)
+    assert repeats_in_a_crowd(core, VOCABULARY, MAX_PROMPT + MAX_NEW, 64)
     assert rows_of(engine.generate(request)) == expected
     assert not core._ended and not core._supported
