@@ -65,6 +65,6 @@ def load(rank: Rank, engine_spec: dict[str, Any], folder: Path, sizes: dict[str,
 
 
 def _own_bytes(engine: TrainEngine) -> int:
-    model: Any = vars(engine)["_model"]
+    model: Any = vars(vars(engine)["policy"])["_model"]
     parts = [getattr(parameter, "_local_tensor", parameter) for parameter in model.parameters()]
     return sum(part.nbytes for part in parts)
