@@ -20,8 +20,8 @@ FIRST = Span(3, 0, "192.0.2.1", 4711, "192.0.2.1")
 class Method:
     """A method of an actor that runs at once: returns its arguments in place of a reference."""
 
-    def remote(self, *arguments: Any) -> tuple[Any, ...]:
-        return arguments
+    def remote(self, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        return (*arguments, *named.values())
 
 
 class Actor:
@@ -55,9 +55,16 @@ def test_every_other_node_gets_its_number_and_the_end_of_any_is_told(
 
     monkeypatch.setattr(module.ray, "get", get)
     engine = VllmRollout(pipeline_parallel_size=3)
-    Followers([Actor(), Actor()], term=7).join("folder", engine, 64, FIRST, lambda *said: told.put(said))
-    served = sorted((asked.get(timeout=10) for _ in range(2)), key=lambda each: each[-1].rank)
-    assert served == [(7, "folder", engine, 64, Span(3, rank, "192.0.2.1", 4711, "")) for rank in (1, 2)]
+    Followers([Actor(), Actor()], term=7).join(
+        model_path="folder",
+        engine=engine,
+        longest=64,
+        span=FIRST,
+        invariant=True,
+        lost=lambda *said: told.put(said),
+    )
+    served = sorted((asked.get(timeout=10) for _ in range(2)), key=lambda each: each[-2].rank)
+    assert served == [(7, "folder", engine, 64, Span(3, rank, "192.0.2.1", 4711, ""), True) for rank in (1, 2)]
     ended = [told.get(timeout=10) for _ in range(2)]
     assert {each for _, each in ended} == {kind}
     said = sorted(line for line, _ in ended)

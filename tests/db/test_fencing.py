@@ -70,6 +70,7 @@ WRITES: dict[str, Callable[[Ledger, Fence], object]] = {
     "outbox.claim": lambda ledger, fence: ledger.outbox.claim(fence),
     "outbox.give_back": lambda ledger, fence: ledger.outbox.give_back(fence),
     "outbox.delivered": lambda ledger, fence: ledger.outbox.delivered(fence, ["toy-1/params"]),
+    "outbox.refused": lambda ledger, fence: ledger.outbox.refused(fence, "toy-1/params", "why"),
     "waits.record": lambda ledger, fence: ledger.waits.record(fence, replace(WAIT, tries=2)),
     "waits.take_devices": lambda ledger, fence: ledger.waits.take_devices(fence),
     "waits.take": lambda ledger, fence: ledger.waits.take(fence),
@@ -122,7 +123,7 @@ def test_a_holder_that_released_the_lease_writes_nothing(ledger: Ledger, prepare
 
 @pytest.mark.parametrize("write", WRITES)
 def test_the_holder_writes(ledger: Ledger, prepared: Fence, clock: SimulatedClock, write: str) -> None:
-    if write in ("outbox.give_back", "outbox.delivered"):
+    if write in ("outbox.give_back", "outbox.delivered", "outbox.refused"):
         ledger.outbox.claim(prepared)
     if write == "leases.end_session":
         ledger.leases.start_session(prepared, "id", "name")
