@@ -78,12 +78,14 @@ def test_trainers_that_shard_a_model_need_their_number_and_package(tmp_path: Pat
         build_train_engine(made, RankContext(tmp_path, tmp_path, "", 0))
 
 
-def test_engines_in_bfloat16_are_not_exact():
-    (line,) = mistakes(**{**PLANNED, "exact": True})
-    assert tells(line, "exact: ", "false", "rollout.engine.dtype is bfloat16")
-    assert spec(
-        **{**PLANNED, "exact": True, "rollout__engine__dtype": "float32", "trainer__engine__dtype": "float32"}
-    ).is_exact
+def test_engines_in_bfloat16_are_exact_on_gpus_if_they_must_be():
+    assert not spec(**PLANNED).is_exact
+    must = spec(**{**PLANNED, "exact": True})
+    assert must.is_exact
+    (obstacle,) = must.obstacles_on_processors()
+    assert tells(obstacle, "rollout.engine.dtype is bfloat16")
+    narrow = {"rollout__engine__dtype": "float32", "trainer__engine__dtype": "float32"}
+    assert not spec(**{**PLANNED, "exact": True, **narrow}).obstacles_on_processors()
 
 
 def test_impossible_sizes_are_refused():

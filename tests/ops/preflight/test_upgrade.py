@@ -31,6 +31,7 @@ def aged(home: Home) -> Path:
         connection.execute(f"INSERT INTO lease ({columns}) SELECT {columns} FROM newer WHERE run IS NOT NULL")
         connection.execute("DROP TABLE newer")
         connection.execute("DROP TABLE home_event")
+        connection.execute("ALTER TABLE queue_entry DROP COLUMN until")
         connection.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
     return file
 
