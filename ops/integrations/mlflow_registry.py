@@ -15,7 +15,7 @@ from typing import Any
 from db.write.aliases import CHAMPION, ROLLBACK
 from flows.delivery.registry import version_key
 from flows.run.protocols import OutboxItem
-from ops.integrations.mlflow_keys import metric_key
+from ops.integrations.mlflow_keys import accepted_key
 from yatt_core.spec.sections.metric_names import is_timing
 
 ID_TAG = "yatt.outbox_id"
@@ -70,7 +70,7 @@ class MlflowRegistry:
         model = version.tags[MODEL_TAG]
         step = body["iteration"]
         results = {key: value for key, value in body["metrics"].items() if not is_timing(key)}
-        points = [Metric(metric_key(key), value, at_ms, step, model_id=model) for key, value in results.items()]
+        points = [Metric(accepted_key(key), value, at_ms, step, model_id=model) for key, value in results.items()]
         for start in range(0, len(points), POINTS_PER_BATCH):
             self._client.log_batch(tracking_run, metrics=points[start : start + POINTS_PER_BATCH])
         for name, key in SCORES.items():

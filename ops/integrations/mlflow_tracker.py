@@ -24,7 +24,7 @@ from flows.phases import evaluation_tables
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database
-from ops.integrations.mlflow_keys import metric_key, plain_key
+from ops.integrations.mlflow_keys import accepted_key
 from ops.integrations.mlflow_registry import POINTS_PER_BATCH, MlflowRegistry
 from yatt_core.errors import InfrastructureError, RefusedRowError
 from yatt_core.logs import redact
@@ -175,7 +175,7 @@ class MlflowTracker:
             "mlflow.source.name": "yatt",
             "mlflow.source.type": "JOB",
         }
-        tags |= {plain_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
+        tags |= {accepted_key(key): str(value)[:LONGEST_TAG] for key, value in item.body.get("tags", {}).items()}
         if item.tracking_run is not None:
             tags[PARENT_TAG] = item.tracking_run
         run = self._client.create_run(experiment, start_time=item.at_ms, tags=tags, run_name=item.body["name"])
@@ -210,7 +210,7 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         points = [
-            Metric(metric_key(key), value, item.at_ms, item.body["iteration"])
+            Metric(accepted_key(key), value, item.at_ms, item.body["iteration"])
             for item in items
             for key, value in item.body["metrics"].items()
         ]
@@ -228,7 +228,7 @@ class MlflowTracker:
             case "tags":
                 from mlflow.entities import RunTag
 
-                tags = [RunTag(plain_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
+                tags = [RunTag(accepted_key(key), str(value)[:LONGEST_TAG]) for key, value in item.body.items()]
                 self._client.log_batch(run, tags=tags)
             case outbox.CHECKPOINT:
                 self._registry.register(item, run)
@@ -257,7 +257,7 @@ class MlflowTracker:
         """Sends params; MLflow keeps a param's first value for ever and accepts the same value again."""
         from mlflow.entities import Param
 
-        listed = [Param(plain_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
+        listed = [Param(accepted_key(key), str(value)[:LONGEST_PARAM]) for key, value in params.items()]
         for start in range(0, len(listed), PARAMS_PER_BATCH):
             self._client.log_batch(run, params=listed[start : start + PARAMS_PER_BATCH])
 

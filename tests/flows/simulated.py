@@ -6,7 +6,7 @@ A driver may be killed at a named place; the next one takes over what the cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -30,6 +30,7 @@ from tests.services import ROOT
 from yatt_core.checkpoints.publish import CheckpointIdentity
 from yatt_core.errors import NumericError
 from yatt_core.keys import checkpoint_folder
+from yatt_core.placement.seen import RuntimePolicy
 from yatt_core.protocols.receipts import BatchTask, InputsReceipt, PrepareReceipt, PromptPool, UpdateReceipt
 from yatt_core.spec import RunSpec, load_spec
 
@@ -49,10 +50,14 @@ class MetricCluster(Cluster):
 
 
 class BranchRunActors(SimulatedRunActors):
-    """Run actors that are new whenever the branch changes. Updates named by a test are non-finite."""
+    """Run actors that are new whenever the branch changes. Updates named by a test are non-finite.
+
+    kept: the instances that the dispatcher keeps free of work.
+    """
 
     def __init__(self, cluster: Cluster, spec: RunSpec, folder: Path, term: int, branch: int) -> None:
         super().__init__(cluster, spec, term)
+        self.kept: tuple[int, ...] = ()
         self._branch = branch
         self._folder = folder
         if branch != getattr(cluster.trainer, "branch", branch):
@@ -66,6 +71,13 @@ class BranchRunActors(SimulatedRunActors):
         data = self._spec.data
         pools = tuple(PromptPool(name, source, POOL_SIZE) for source, name in enumerate(data.source_names))
         return replace(super().materialise(say), pools=pools if data.curriculum else ())
+
+    def place(self, roles: str, runtime_policy: RuntimePolicy) -> None:
+        super().place(roles, runtime_policy)
+        self.kept = ()
+
+    def keep_instances(self, instances: Sequence[int]) -> None:
+        self.kept = tuple(instances)
 
     def learn(self, task: BatchTask, prepared: PrepareReceipt) -> UpdateReceipt:
         if is_not_finite(self._folder, task.key.branch, task.key.iteration):

@@ -99,3 +99,20 @@ def test_an_intent_is_durable_before_anything_that_the_ledger_does_not_record_fi
     make(attempted).fn(session, 3)
     phases.dispatch.assert_called_once_with(session.context.fence, attempt, synced=synced)
     phases.finish.assert_called_once()
+
+
+def test_a_phase_gives_its_actors_its_own_deadline() -> None:
+    session = MagicMock()
+    session.context.clock.monotonic.return_value = 1.0
+    session.begun_until = 0
+    session.meter.total = 0
+    session.deadlines.of.side_effect = {"attempted": 7.5}.__getitem__
+    found = list[float]()
+
+    def attempted(session: Any, iteration: int) -> None:
+        found.append(session.actors.deadline)
+
+    make: Any = phase
+    make(attempted).fn(session, 3)
+    assert found == [7.5], "before anything of the phase is done"
+    session.threads.allow.assert_called_once_with(7.5, "attempted of iteration 3")

@@ -143,7 +143,7 @@ def test_a_lost_engine_is_replaced_and_the_result_is_the_same(driver: Driver, qu
     assert same_result(quiet, driver.results(struck))
 
 
-@pytest.mark.verify  # tests/cluster/test_watchdog.py shows it of actors
+@pytest.mark.verify  # tests/cluster/test_watchdog.py shows it of actors, tests/flows/phases/test_attempts.py that phases set it
 def test_a_phase_that_hangs_hits_its_deadline(driver: Driver) -> None:
     run = driver.create(
         "virtual.yaml", "rollout.engine.base_seconds=600", "recovery.phase_deadline_seconds=5",

@@ -26,7 +26,9 @@ def state(driver: Driver, run: str) -> tuple[str, int]:
         return row.state, row.iteration
 
 
-@pytest.mark.verify  # tests/flows/driver/test_guards.py and tests/ops/integrations/test_apprise_notifier.py show its parts
+# Its parts: tests/flows/runs/test_guard_loop.py and tests/flows/driver/test_guards.py show what guards do,
+# tests/ops/integrations/test_apprise_notifier.py that people hear of it and that their address is stored nowhere.
+@pytest.mark.verify
 def test_a_guard_pauses_a_run_and_notifies_people_and_a_resume_continues(driver: Driver) -> None:
     with http_sink() as sink:
         run = driver.create("virtual.yaml", PAUSING, "iterations=3", "evaluation.every=0", "guards.notify={}")

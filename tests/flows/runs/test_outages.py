@@ -92,8 +92,10 @@ def check_devices(driver: Driver, run: str) -> None:
     assert said.startswith("waiting for judge 'others' at ")
 
 
+# tests/flows/driver/test_outages.py shows each step of it in simulated time, and tests/cluster/test_away.py what the actors do:
+# the error that reaches the driver, whether the judge is back, and that only actors on devices end and are made again.
 @pytest.mark.timeout(300)
-@pytest.mark.verify  # tests/flows/driver/test_outages.py shows each step of it in simulated time
+@pytest.mark.verify
 def test_a_run_waits_for_a_judge_and_ends_with_the_bits_of_an_undisturbed_one(driver: Driver) -> None:
     with endpoint() as (server, asked):
         quiet = create(driver, server)

@@ -145,7 +145,7 @@ def test_alarms_within_the_interval_go_into_one_message(place: tuple[str, Ledger
 
 
 def test_an_undelivered_message_is_sent_again_by_the_pump(
-    place: tuple[str, Ledger, Fence], sink: Sink, monkeypatch: pytest.MonkeyPatch
+    place: tuple[str, Ledger, Fence], sink: Sink, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(outbox, "RETRY_SECONDS", 0.05)
     monkeypatch.setattr(outbox, "POLL_SECONDS", 0.05)
@@ -160,6 +160,10 @@ def test_an_undelivered_message_is_sent_again_by_the_pump(
     wait_until(lambda: ledger.outbox.counts(fence.run, lane=PEOPLE) == (0, 2), seconds=30.0)
     assert pump.stop(30)
     assert "[toy-1/a]" in sink.taken and "[toy-1/b]" in sink.taken
+    stored = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert any(b"text of a" in contents for contents in stored.values()), "the ledger's files hold the message"
+    for secret in (b"hunter22", b"hook-7f3a"):
+        assert not [name for name, contents in stored.items() if secret in contents], "the address is stored nowhere"
 
 
 def test_an_address_that_is_down_does_not_block_the_others(place: tuple[str, Ledger, Fence], sink: Sink) -> None:

@@ -23,7 +23,7 @@ from db.write.outbox import OutboxEntry
 from flows.delivery.outbox import creation_id, deliver_pending, mlflow_place, run_in
 from flows.run.protocols import OutboxItem
 from ops.integrations.mlflow_details import NOTE_TAG, TABLES_TAG
-from ops.integrations.mlflow_keys import metric_key
+from ops.integrations.mlflow_keys import LONGEST_KEY, accepted_key
 from ops.integrations.mlflow_tracker import KIND, KIND_TAG, OUTBOX_TAG, MlflowTracker
 from tests.db.tools import commit_through
 from tests.services import ROOT
@@ -277,17 +277,37 @@ def test_an_invalid_store_is_an_infrastructure_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["größe@k %", "", "a\nb", "recall@10", "../../up", "/a", "a//b", ".", "..", "x" * 600])
-def test_points_of_any_name_arrive(tracker: MlflowTracker, name: str) -> None:
+def test_points_params_and_tags_of_any_name_arrive(tracker: MlflowTracker, name: str) -> None:
     run = created(tracker, f"named {name.encode().hex()[:80]}")
-    tracker.deliver([row("metrics", {"branch": 0, "iteration": 1, "metrics": {name: 2.0, "loss": 3.0}}, run)])
-    assert sorted(tracker._client.get_run(run).data.metrics.values()) == [2.0, 3.0]
+    tracker.deliver(
+        [
+            row("metrics", {"branch": 0, "iteration": 1, "metrics": {name: 2.0, "loss": 3.0}}, run),
+            row("params", {name: "a", "seed": "b"}, run),
+            row("tags", {name: "c"}, run),
+        ]
+    )
+    data = tracker._client.get_run(run).data
+    assert sorted(data.metrics.values()) == [2.0, 3.0]
+    assert data.params == {accepted_key(name): "a", "seed": "b"}
+    assert data.tags[accepted_key(name)] == "c"
+
+
+def test_long_names_that_begin_alike_stay_apart(tracker: MlflowTracker) -> None:
+    run = created(tracker, "long names")
+    names = ["x" * LONGEST_KEY, "x" * (LONGEST_KEY + 1), "x" * (LONGEST_KEY + 2), "x" * LONGEST_KEY + "?"]
+    values = {name: str(number) for number, name in enumerate(names)}
+    tracker.deliver([row("params", values, run), row("tags", values, run)])
+    data = tracker._client.get_run(run).data
+    assert data.params == {accepted_key(name): value for name, value in values.items()}
+    assert len(data.params) == len(names) and data.params[names[0]] == "0"
+    assert data.params.items() <= data.tags.items()
 
 
 @pytest.mark.parametrize("name", ["loss", "evaluation/mean of 3", "seconds/learn", "a.b", "..a", "a/b.c:d"])
 def test_names_that_mlflow_takes_stay_as_they_are(name: str) -> None:
     if not name.startswith(".."):
-        assert metric_key(name) == name
-    _validate_metric_name(metric_key(name))
+        assert accepted_key(name) == name
+    _validate_metric_name(accepted_key(name))
 
 
 def test_what_mlflow_refuses_for_its_contents_is_told_apart_from_a_run_that_was_deleted(tracker: MlflowTracker) -> None:
