@@ -159,6 +159,12 @@ def test_only_real_engines_with_continuous_batching_use_it() -> None:
         "no batch may wait inside Ray, where it is invisible"
     )
     assert not pool_setting(shared).migrates, "an interrupted response would restart from the beginning"
+    assert pool_setting(shared).moved is None
+    torch = load_spec(
+        ROOT / "configs" / "genrm.yaml", ["rollout.engine={kind: torch, continuous: true, max_num_seqs: 64}"]
+    )
+    assert pool_setting(torch).moved == WORK_THREADS, "a moved response is a batch of its own, which has a thread"
     assert _rollout_class(load_spec(ROOT / "configs" / "genrm.yaml")) == ROLLOUT
     virtual = load_spec(ROOT / "tests" / "specs" / "judged.yaml")
     assert _rollout_class(virtual) == CONTINUOUS and pool_setting(virtual).migrates
+    assert pool_setting(virtual).moved is None

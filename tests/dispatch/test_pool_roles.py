@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -224,6 +226,24 @@ def test_a_take_is_limited_to_the_existing_sequences() -> None:
     queue.submit("a", 3)
     queue.grant()
     assert queue.apply(Take(0, 9)) == 3
+
+
+@pytest.mark.parametrize(("moved", "handed"), [(None, 2), (9, 2), (5, 1), (4, 0)])
+def test_instances_are_handed_over_as_far_as_others_have_room_for_moved_sequences(
+    moved: int | None, handed: int
+) -> None:
+    known = pool_setting(judged_spec("rollout.engine.instances=4"))
+    room = known.rollout.model_copy(update={"max_concurrent": 64})
+    policy = CurvePolicy(Knobs(1, 0.5, 1.0, 0.0), "RRRJ", replace(known, rollout=room, moved=moved))
+    queue = DispatchQueue([1.0] * 4, roles="RRRJ")
+    queue.begin_wave("w0", 100)
+    queue.note("w0", "0/0", 91, 0)
+    for _ in range(3):
+        queue.submit("controller-0", 3)
+    assert len(queue.grant()) == 3
+    queue.submit("controller-0", 9, JUDGE)
+    actions = policy.act(Moment.TICK, queue)
+    assert sum(isinstance(action, HandOver) for action in actions) == handed
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,19 @@ def test_a_batch_is_stranded_only_without_any_engine():
     assert queue.stranded() == [third] and queue.waiting(ROLLOUT) == 0
 
 
+def test_a_lost_engine_is_noticed_while_all_others_are_kept():
+    queue = pool(2, 1)
+    queue.keep([0])
+    first, second = (queue.submit("a", 1) for _ in range(2))
+    assert numbers(queue.grant()) == [(first.number, 1)] and queue.stranded() == []
+    queue.lose(first.number)
+    assert queue.stranded() == [second]
+    queue.renew(1)
+    queue.keep([0, 1])
+    queue.submit("a", 1)
+    assert queue.grant() == [] and queue.stranded() == [], "those that are kept come back"
+
+
 def test_forgetting_an_owner_returns_its_waiting_batches():
     queue = pool(1, 1)
     queue.submit("a", 1)

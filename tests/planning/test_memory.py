@@ -274,6 +274,15 @@ def test_the_torch_engines_stay_on_a_gpu_with_room_for_all():
     assert held(found, "rollout", LEARN).weights == held(found, "rollout", COLLECT).weights > 0
 
 
+def test_the_responses_to_a_prompt_are_in_progress_together_however_few_may_be():
+    def cache(most: int) -> int:
+        engine = f"rollout.engine={{kind: torch, dtype: float32, continuous: true, max_num_seqs: {most}}}"
+        trainer = "trainer.engine={kind: torch, ranks: 1}"
+        return held(demand(engine, trainer, "rollout.samples_per_prompt=16"), "rollout", COLLECT).kv_cache
+
+    assert cache(1) == cache(16) < cache(32)
+
+
 @pytest.mark.parametrize(("dtype", "copied"), [("bfloat16", 2), ("float32", 0)])
 def test_cores_may_hold_the_matrices_and_the_cache_of_bfloat16_in_float32(dtype, copied):
     small = "model={kind: sizes, hidden_size: 512, layers: 4, heads: 8, key_value_heads: 8, intermediate_size: 1024}"

@@ -10,6 +10,14 @@ from yatt_core.spec import RunSpec, load_spec
 from yatt_core.spec.reading.load import parse_spec
 
 POOL = ("rollout.engine.instances=3", "trainer.engine.ranks=2")
+JUDGE = "{kind: generative, name: judge, model: {kind: folder, path: judge}, template: '{response}', max_new_tokens: 4}"
+LENT_BESIDE_JUDGES = (
+    "placement.trainer=lent",
+    "asynchrony.lag=1",
+    "placement.mode=split",
+    "placement.judges=1",
+    f"rewards.parts=[{JUDGE}]",
+)
 
 
 def spec(*changes: str) -> RunSpec:
@@ -42,11 +50,19 @@ def test_devices() -> None:
             ),
             r"placement\.trainer: lent needs engines of one device",
         ),
+        (
+            (*LENT_BESIDE_JUDGES, "rollout.engine.instances=3"),
+            r"placement\.trainer: lent, .* 2 ranks and 1 judges leave none .* at least 4 rollout\.engine\.instances",
+        ),
     ],
 )
 def test_what_it_does_not_go_with_is_said(changes: tuple[str, ...], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         spec(*changes)
+
+
+def test_lent_beside_judges_leaves_an_instance_for_rollout() -> None:
+    assert spec(*LENT_BESIDE_JUDGES, "rollout.engine.instances=4").lent_instances == (0, 1)
 
 
 def test_newer_keys_at_their_defaults_change_no_digest() -> None:

@@ -70,6 +70,8 @@ def pool_setting(spec: RunSpec) -> Setting:
     if isinstance(engine, VirtualRollout):
         rollout = virtual_constants(engine)
         switch = SwitchCosts(role_s=engine.switch_seconds, repartition_s=engine.repartition_seconds, train_s=0.0)
+    # vLLM has noise of its own, which does not go on behind tokens that another engine has drawn.
+    migrates = engine.continuous and not isinstance(engine, VllmRollout)
     return Setting(
         speeds=speeds,
         rollout=rollout,
@@ -78,8 +80,8 @@ def pool_setting(spec: RunSpec) -> Setting:
         control_period_s=spec.placement.control_seconds,
         judgements=sum(part.judgements for part in judges),
         prompts=spec.data.prompts_per_iteration,
-        # vLLM has noise of its own, which does not go on behind tokens that another engine has drawn.
-        migrates=engine.continuous and not isinstance(engine, VllmRollout),
+        migrates=migrates,
+        moved=dispatch_limits(spec)[ROLLOUT].batches if migrates else None,
     )
 
 

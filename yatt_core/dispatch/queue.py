@@ -217,11 +217,15 @@ class DispatchQueue:
         self._instances[index] = PoolInstance(index, instance.speed, role, kept=instance.kept)
 
     def stranded(self) -> list[Ticket]:
-        """Removes and returns the tickets that no instance is left to answer; empty while there is an instance."""
+        """Removes and returns the tickets that no instance is left to answer; empty while there is an instance.
+
+        Instances that are kept are no reason to wait for one that is lost: only its replacement makes use of the time.
+        """
         stranded: list[Ticket] = []
         for role, queue in self._queues.items():
             able = self.instances if role in (ROLLOUT, JUDGE) else [i for i in self._instances if i.role == role]
-            if all(i.lost for i in able):
+            lost = [i for i in able if i.lost]
+            if len(lost) == len(able) or (lost and all(i.lost or i.kept for i in able)):
                 stranded += queue
                 queue.clear()
         return stranded

@@ -26,6 +26,7 @@ class Setting:
     judgements: judgements of each response; 0 if no judge runs on a device.
     prompts: number of valid groups that an iteration needs.
     migrates: whether running sequences can move to another instance.
+    moved: number of moved sequences that an instance can work on at once, since each is a request of its own; None if any.
     """
 
     speeds: tuple[float, ...]
@@ -37,6 +38,7 @@ class Setting:
     judgements: int = 1
     prompts: int = 1
     migrates: bool = True
+    moved: int | None = None
 
 
 @dataclass(slots=True)

@@ -67,7 +67,8 @@ class CurvePolicy:
         self._knobs = knobs
         self._roles = roles
         self._rolling = sum(v for v, role in zip(setting.speeds, roles, strict=True) if role == ROLLOUT)
-        self._rollouts = setting.rollout.max_concurrent
+        # Sequences that have been moved before may be any part of what an instance holds.
+        self._rollouts = min(setting.rollout.max_concurrent, setting.moved or setting.rollout.max_concurrent)
         self._judgements = setting.judge.max_concurrent
         self._unit = setting.judgements
         self._migrates = setting.migrates

@@ -80,7 +80,8 @@ def engine_memory(
             memory = torch_rollout(
                 engine=engine,
                 shape=shape,
-                batch_samples=engine.sequence_limit or asked.batch,
+                # A prompt's responses enter together, however many may be in progress.
+                batch_samples=max(engine.sequence_limit, asked.group) if engine.sequence_limit else asked.batch,
                 samples=asked.group,
                 prompt=asked.read,
                 response=asked.written,

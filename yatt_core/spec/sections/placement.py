@@ -71,6 +71,11 @@ class PlacementSpec(SpecModel):
                 f"placement.trainer: lent, but the trainer's {ranks} ranks have the devices of all {instances} instances; "
                 f"expected at least {ranks + 1} rollout.engine.instances"
             )
+        elif self.judges is not None and instances - ranks <= self.judges < instances:
+            yield (
+                f"placement.trainer: lent, but the trainer's {ranks} ranks and {self.judges} judges leave none of {instances} "
+                f"instances for rollout; expected at least {ranks + self.judges + 1} rollout.engine.instances"
+            )
 
     def mistakes(self, shares: bool, instances: int, samplers: bool = False) -> Iterator[str]:
         """Yields one line per contradiction, each starting with the key.
