@@ -28,12 +28,12 @@ class LookingEngine(RolloutActor):
         self.load(term, "", resident=True)
         self._ready().update_weights({"state": np.zeros(1, np.uint8)}, VERSION)
 
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
+    def generate(self, term: int, request: GenerateRequest, number: int) -> Iterator[GeneratePiece | Returned]:
         """Reads the images by their addresses; the answer contains nothing of them."""
         for addresses in request.media:
             for address in addresses:
                 self._seen += look_at(read_image(self._images, address))
-        yield from super().generate(term, request)
+        yield from super().generate(term, request, number)
 
     def generate_from(
         self, term: int, request: GenerateRequest, images: Sequence[UInt8]

@@ -115,7 +115,7 @@ def test_an_exact_run_refuses_an_engine_whose_answers_depend_on_the_batch(
 
 def test_decode_batches_are_answered_concurrently(actor: ConcurrentRolloutActor, engine: SharedEngine) -> None:
     request: Any = SimpleNamespace(weight_version=0)
-    all_at_once(lambda: actor.generate(1, request), lambda: actor.generate(1, request))
+    all_at_once(lambda: actor.generate(1, request, 1), lambda: actor.generate(1, request, 2))
     assert not engine.together.broken
 
 

@@ -264,3 +264,59 @@ def test_an_instance_about_to_switch_gets_no_work(pool: tuple[Dispatcher, list[E
         return await dispatcher.report()
 
     assert not asyncio.run(wave()).defect and engines[1].roles == [JUDGE]
+
+
+class Handing(Engine):
+    """An engine that can hand over and give up. given_up: the numbers that it was told, in order."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.given_up = list[int]()
+        self.give_up = SimpleNamespace(remote=self._give_up)
+        self.evict = SimpleNamespace(remote=self._evict)
+
+    async def _give_up(self, term: int, numbers: Sequence[int]) -> None:
+        self.given_up += numbers
+
+    async def _evict(self, term: int, count: int) -> None:
+        raise AttributeError("a defect")
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_an_engine_gives_up_the_calls_of_an_owner_that_is_forgotten(
+    pool: tuple[Dispatcher, list[Engine]], cut: bool
+) -> None:
+    """A cut takes nothing from an owner that may not hear of it; what it held is given up once the owner is forgotten."""
+    dispatcher, others = pool
+    handing = Handing(0)
+
+    async def given_up() -> tuple[int, int]:
+        await dispatcher.engage(1, [handing, *others[1:]])
+        await dispatcher.place(1, "RJJJ", Hold(), True)
+        await settled()
+        number, _, _ = await dispatcher.acquire(1, "controller-0", 4, ROLLOUT, False)
+        other, _, _ = await dispatcher.acquire(1, "controller-1", 4, ROLLOUT, False)
+        await dispatcher.acquire(1, "controller-0", 4, JUDGE, False)
+        if cut:
+            await dispatcher.cut(1, ["controller-0"])
+            await settled()
+            assert not handing.given_up
+        await dispatcher.forget("controller-0")
+        await settled()
+        assert handing.given_up == [number]
+        await dispatcher.retain([])
+        await settled()
+        return number, other
+
+    assert asyncio.run(given_up()) == tuple(handing.given_up)
+
+
+def test_an_engine_without_evictions_is_not_asked_and_defects_of_others_are_not_hidden(
+    pool: tuple[Dispatcher, list[Engine]], caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher, others = pool
+    asyncio.run(dispatcher.engage(1, [Handing(0), *others[1:]]))
+    asyncio.run(dispatcher._evict(1, 2))
+    assert not caplog.records
+    with pytest.raises(AttributeError, match="a defect"):
+        asyncio.run(dispatcher._evict(0, 2))

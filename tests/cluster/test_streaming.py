@@ -33,7 +33,7 @@ def score_and_tell(prompt: Prompt, response: str, folder: str) -> float:
 class WaitingEngine(RolloutActor):
     """An engine that continues a decode batch only after the first finished prompt was scored."""
 
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece]:
+    def generate(self, term: int, request: GenerateRequest, number: int) -> Iterator[GeneratePiece]:
         pieces = [piece for piece in self._ready().stream(request) if piece is not None]
         if len(pieces) < 2:
             raise InfrastructureError("all responses ended in the same step")

@@ -96,7 +96,8 @@ class Pool:
             generate=SimpleNamespace(options=lambda num_returns: SimpleNamespace(remote=self._stream))
         )
 
-    def _stream(self, term: int, request: GenerateRequest) -> Pieces:
+    def _stream(self, term: int, request: GenerateRequest, number: int) -> Pieces:
+        assert 0 < number <= len(self.asked), "the grant's, by which the call is given up"
         if term in self.refusals:
             return Pieces(iter([FencedError(f"term {term} was replaced")]))
         pieces: list[Outcome] = list(self.virtual.stream(request))

@@ -16,6 +16,7 @@ PHASES: Mapping[str, str] = MappingProxyType(
         "place": "place",
         "switch": "place",
         "evict": "collect",
+        "give_up": "collect",
         "offload": "collect",
         "collect": "collect",
         "judge": "collect",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import ray
@@ -67,14 +67,16 @@ class ConcurrentRolloutActor(RolloutActor):
         return spanned_by(self._followers, term) if self._followers else None
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
+    def generate(self, term: int, request: GenerateRequest, number: int) -> Iterator[GeneratePiece | Returned]:
         """Answers a decode batch and yields finished pieces while it works on the rest and on other batches.
 
         Responses that it was told to hand over are returned unfinished.
+
+        number: of the grant by which the call was made.
         """
         with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
             engine = self._ready()
-            pieces = engine.answers(request) if isinstance(engine, HandingEngine) else engine.stream(request)
+            pieces = engine.answers(request, number) if isinstance(engine, HandingEngine) else engine.stream(request)
             yield from hold_back_finished(pieces)
 
     def evict(self, term: int, count: int) -> None:
@@ -83,6 +85,13 @@ class ConcurrentRolloutActor(RolloutActor):
             engine = self._ready()
             if isinstance(engine, HandingEngine):
                 engine.hand_over(count)
+
+    def give_up(self, term: int, numbers: Collection[int]) -> None:
+        """Drops the calls of these grants, for whose answers nobody waits, if the engine can."""
+        with self._presence.serving("give_up", term):
+            engine = self._ready()
+            if isinstance(engine, HandingEngine):
+                engine.give_up(numbers)
 
     @ray.method(concurrency_group=WORK)  # type: ignore[untyped-decorator]
     def judge(self, term: int, part: str, request: JudgeRequest) -> Iterator[tuple[Verdict, ...]]:

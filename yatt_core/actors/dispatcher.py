@@ -77,6 +77,8 @@ class Dispatcher:
         self._queue = DispatchQueue(speeds, dispatch_limits(spec), instance_roles(spec))
         self._engines: list[Any] = [None] * len(speeds)
         self._granted: dict[int, asyncio.Future[int]] = {}
+        # By owner, what it held when the rest of its batches was cut, by instance; some of it may have ended since.
+        self._unneeded: dict[str, dict[int, list[int]]] = {}
         engine = spec.rollout.engine
         self._clock = ScaledClock(engine.clock_factor if isinstance(engine, VirtualRollout) else 1.0)
         self._started = self._drained_at = self._judged_at = self._judging = 0.0
@@ -136,13 +138,17 @@ class Dispatcher:
 
     async def forget(self, owner: str) -> None:
         """Drops everything that an owner waits for or holds, because it has died or given up."""
-        self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} gave up its batches"))
+        self._drop(owner, InfrastructureError(f"{owner} gave up its batches"))
         self._advance()
 
     async def cut(self, term: int, owners: Sequence[str]) -> None:
-        """Drops the waiting batches of owners whose results are no longer needed; granted batches run to completion."""
+        """Drops the waiting batches of owners whose results are no longer needed.
+
+        Granted batches run to completion, or until the owner, which hears of it only if it waits for one, gives them up.
+        """
         self._presence.fence.check(term)
         for owner in owners:
+            self._unneeded[owner] = self._queue.granted(owner)
             self._refuse(
                 self._queue.forget(owner), CutError(f"the batches that {owner} waits for are no longer needed")
             )
@@ -151,7 +157,7 @@ class Dispatcher:
     async def retain(self, owners: Sequence[str]) -> None:
         """Keeps only these owners: drops everything that other owners wait for or hold, since they are gone."""
         for owner in self._queue.owners() - set(owners):
-            self._refuse(self._queue.forget(owner), InfrastructureError(f"{owner} is gone"))
+            self._drop(owner, InfrastructureError(f"{owner} is gone"))
         self._advance()
 
     # -- placement ----------------------------------------------------------------------------------------------------
@@ -277,10 +283,23 @@ class Dispatcher:
 
     async def _evict(self, index: int, count: int) -> None:
         """Makes an instance return its newest sequences; their requesters submit them again."""
+        engine = self._engines[index]
+        if not hasattr(engine, "evict"):  # an actor whose engine cannot has no such method
+            return
         try:
-            await self._engines[index].evict.remote(self._presence.fence.term, count)
-        except (ray.exceptions.RayError, AttributeError) as error:  # an actor whose engine cannot has no such method
+            await engine.evict.remote(self._presence.fence.term, count)
+        except ray.exceptions.RayError as error:
             log.warning("rollout-%d returned no sequences: %s", index, error)
+
+    async def _give_up(self, index: int, numbers: Sequence[int]) -> None:
+        """Makes an instance drop the calls of granted batches that nobody waits for, so that it hands none of them over."""
+        engine = self._engines[index]
+        if not hasattr(engine, "give_up"):
+            return
+        try:
+            await engine.give_up.remote(self._presence.fence.term, numbers)
+        except ray.exceptions.RayError as error:
+            log.warning("rollout-%d goes on with batches that nobody waits for: %s", index, error)
 
     async def _switch(self, index: int, role: str, starting: bool) -> None:
         """Makes an instance switch roles. The result for an instance that was replaced meanwhile is ignored."""
@@ -330,6 +349,13 @@ class Dispatcher:
     def _carry_on(self, starting: bool) -> None:
         for index, role in self._queue.switches():
             self._spawn(self._switch(index, role, starting))
+
+    def _drop(self, owner: str, error: InfrastructureError) -> None:
+        """Drops what an owner waits for, with an error, and what it holds."""
+        unneeded = self._unneeded.pop(owner, {})
+        for index, numbers in [*unneeded.items(), *self._queue.granted(owner).items()]:
+            self._spawn(self._give_up(index, numbers))
+        self._refuse(self._queue.forget(owner), error)
 
     def _refuse(self, tickets: Sequence[Ticket], error: InfrastructureError) -> None:
         for ticket in tickets:

@@ -180,8 +180,11 @@ class RolloutActor:
             found = engine.rectangle_digests(rectangles) if engine.version >= 0 else None
             return HeldWeights(engine.version, None if found is None else dict(zip(rectangles, found, strict=True)))
 
-    def generate(self, term: int, request: GenerateRequest) -> Iterator[GeneratePiece | Returned]:
-        """Answers a decode batch and yields finished pieces while it works on the rest."""
+    def generate(self, term: int, request: GenerateRequest, number: int) -> Iterator[GeneratePiece | Returned]:
+        """Answers a decode batch and yields finished pieces while it works on the rest.
+
+        number: of the grant by which the call was made.
+        """
         with self._presence.serving("generate", term), spent(ENGINE, version_part(request.weight_version)):
             started = time.monotonic()
             lengths = list[int]()

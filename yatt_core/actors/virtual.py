@@ -102,8 +102,12 @@ class ContinuousActor:
         self._engine.take_digest(digest)
         return replace(self._synced, seconds=time.monotonic() - self._update_began)
 
-    async def generate(self, term: int, request: GenerateRequest) -> AsyncIterator[GeneratePiece | Returned]:
+    async def generate(
+        self, term: int, request: GenerateRequest, number: int
+    ) -> AsyncIterator[GeneratePiece | Returned]:
         """Answers a decode batch, response by response as the instance finishes them.
+
+        number: of the grant by which the call was made.
 
         Evicted responses are returned unfinished. Raises the same errors as the engine's `generate`.
         """

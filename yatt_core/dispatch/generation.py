@@ -189,7 +189,7 @@ class GenerationStream(Generic[Tag]):
 
     def _ask(self, job: Job[Tag], grant: _Grant) -> None:
         with spent(RAY, "requests"):
-            self._running[job.ask(grant.engine, self._fence.term)] = (job, grant)
+            self._running[job.ask(grant.engine, self._fence.term, grant.number)] = (job, grant)
 
     def _next_piece(self, pieces: Any) -> Any:
         """Returns the next piece; None at the end, or after calling an instance again that follows a newer term."""

@@ -61,13 +61,16 @@ class Job(Generic[Tag]):
             return int(request.seeds.size)
         return sum(len(item.seeds) for item in request.items)
 
-    def ask(self, engine: Any, term: int) -> Any:
-        """Calls an instance and returns its stream of pieces; marks every requested answer as missing."""
+    def ask(self, engine: Any, term: int, number: int) -> Any:
+        """Calls an instance and returns its stream of pieces; marks every requested answer as missing.
+
+        number: the grant's, by which the instance knows the call if it is given up.
+        """
         self.term = term
         request = self.request
         self.missing = numbers_of(request)
         if isinstance(request, GenerateRequest):
-            return engine.generate.options(num_returns="streaming").remote(term, request)
+            return engine.generate.options(num_returns="streaming").remote(term, request, number)
         return engine.judge.options(num_returns="streaming").remote(term, self.batch.part, request)
 
     def take(self, piece: Any, source: str) -> tuple[Arrival[Tag] | VerdictArrival[Tag] | None, int, list[Job[Tag]]]:

@@ -174,6 +174,14 @@ class DispatchQueue:
         self._drop([number for number, (ticket, _) in self._held.items() if ticket.owner == owner])
         return forgotten
 
+    def granted(self, owner: str) -> dict[int, list[int]]:
+        """Returns the numbers of an owner's granted tickets, by the index of their instance."""
+        found: dict[int, list[int]] = {}
+        for number, (ticket, index) in self._held.items():
+            if ticket.owner == owner:
+                found.setdefault(index, []).append(number)
+        return found
+
     def owners(self) -> set[str]:
         """Returns all owners that wait for an instance or hold one."""
         waiting = {ticket.owner for queue in self._queues.values() for ticket in queue}

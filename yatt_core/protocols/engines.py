@@ -7,7 +7,7 @@ engine is used.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -201,12 +201,19 @@ class HandingEngine(Protocol):
     An engine that is `batch_invariant` goes on with the bits that the first one would have drawn.
     """
 
-    def answers(self, request: GenerateRequest) -> Iterator[GeneratePiece | Returned | None]:
-        """Yields what `stream` does, and the responses that are handed over meanwhile. Raises as `stream` does."""
+    def answers(self, request: GenerateRequest, number: int) -> Iterator[GeneratePiece | Returned | None]:
+        """Yields what `stream` does, and the responses that are handed over meanwhile. Raises as `stream` does.
+
+        number: the call's, for `give_up`.
+        """
         ...
 
     def hand_over(self, count: int) -> None:
         """Makes its calls of `answers` return the newest responses, at least so many if there are."""
+        ...
+
+    def give_up(self, numbers: Collection[int]) -> None:
+        """Drops the responses of calls of `answers`, which then end without them; other numbers are ignored."""
         ...
 
 

@@ -59,7 +59,7 @@ class Instances:
         """Sends a request to an instance. rows: its responses' numbers in the request that they are of."""
         crowd = self.crowds[place]
         own = tuple(range(request.seeds.size)) if rows is None else rows
-        self.open.append((crowd, crowd.join(request), name, own))
+        self.open.append((crowd, crowd.join(request, len(self.open)), name, own))
 
     def step(self, place: int) -> None:
         self.crowds[place].admit()
@@ -184,8 +184,8 @@ def test_long_responses_are_read_again_in_parts(model_folder: Path) -> None:
 
 def test_only_what_is_drawn_alike_is_decoded_together(runners: list[Runner]) -> None:
     crowd = Crowd(runners[1], PLACES, MAX_PROMPT, MAX_NEW)
-    first = crowd.join(request_of(prompts_of([5]), samples=2, stop_tokens=(), max_new_tokens=4))
-    other = crowd.join(request_of(prompts_of([5]), samples=2, stop_tokens=(), max_new_tokens=4, temperature=0.5))
+    first = crowd.join(request_of(prompts_of([5]), samples=2, stop_tokens=(), max_new_tokens=4), 0)
+    other = crowd.join(request_of(prompts_of([5]), samples=2, stop_tokens=(), max_new_tokens=4, temperature=0.5), 0)
     alone = []
     while first.left or other.left:
         crowd.admit()
@@ -207,8 +207,8 @@ def test_a_prompt_with_more_samples_than_places_has_them_all_at_once(runners: li
 
 def test_the_newest_responses_leave_first_and_waiting_prompts_before_them(runners: list[Runner]) -> None:
     crowd = Crowd(runners[1], PLACES, MAX_PROMPT, MAX_NEW)
-    early = crowd.join(request_of(prompts_of([5]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW))
-    late = crowd.join(request_of(prompts_of([5, 6]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW))
+    early = crowd.join(request_of(prompts_of([5]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW), 0)
+    late = crowd.join(request_of(prompts_of([5, 6]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW), 0)
     crowd.admit()
     crowd.advance()
     crowd.advance()
@@ -219,6 +219,47 @@ def test_the_newest_responses_leave_first_and_waiting_prompts_before_them(runner
     assert not early.arrived and (early.left, late.left) == (3, 1)
     crowd.hand_over(100)
     assert (early.left, late.left, crowd.alive) == (0, 0, 0)
+
+
+def test_a_request_that_is_given_up_is_not_handed_over_in_place_of_others(runners: list[Runner]) -> None:
+    crowd = Crowd(runners[1], PLACES, MAX_PROMPT, MAX_NEW)
+    wanted = crowd.join(request_of(prompts_of([5]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW), 7)
+    unwanted = crowd.join(request_of(prompts_of([5, 6]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW), 8)
+    crowd.admit()
+    crowd.advance()
+    crowd.give_up([8, 9])
+    assert (unwanted.left, list(unwanted.arrived), crowd.alive) == (0, [], 3)
+    crowd.hand_over(3)
+    assert [piece.rows for piece in wanted.arrived if isinstance(piece, Returned)] == [(0, 1, 2)]
+    assert not unwanted.arrived
+
+
+def test_prompts_that_cannot_be_read_end_their_own_request_alone(
+    runners: list[Runner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreadable = 13
+    reads = runners[1].prefill
+
+    def prefill(request: GenerateRequest, members: Any, places: Any, rows: Any) -> Any:
+        if any(len(request.prompts[member]) == unreadable for member in members.tolist()):
+            raise DataError("image 3 cannot be read")
+        return reads(request, members, places, rows)
+
+    monkeypatch.setattr(runners[1], "prefill", prefill)
+    requests = [
+        request_of(prompts_of([5]), samples=2, stop_tokens=(), max_new_tokens=MAX_NEW),
+        request_of(prompts_of([6, unreadable]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW // 2),
+        request_of(prompts_of([7, 30]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW),
+    ]
+    crowd = Crowd(runners[1], PLACES, MAX_PROMPT, MAX_NEW)
+    calls = [crowd.join(request, number) for number, request in enumerate(requests)]
+    while any(call.left for call in calls):
+        crowd.admit()
+        crowd.advance()
+    assert str(calls[1].arrived.pop()) == "image 3 cannot be read" and crowd.alive == 0
+    for place in (0, 2):
+        pieces = [piece for piece in calls[place].arrived if isinstance(piece, GeneratePiece)]
+        assert rows_of(join_pieces(pieces).result) == rows_of(decode(runners[0], requests[place]))
 
 
 @pytest.fixture
@@ -233,15 +274,21 @@ def test_threads_share_a_loop_and_get_their_own_answers(engine: ContinuousTorchE
     planned = torch_case(model_folder).engine
     planned.update_weights(weights_of(model_folder, 0), 0)
     requests = [
-        request_of(prompts_of([3 + number, 20], number), samples=2 + number % 2, max_new_tokens=MAX_NEW)
+        request_of(prompts_of([3 + number, 20], number), samples=2 + number % 2, stop_tokens=(), max_new_tokens=MAX_NEW)
         for number in range(6)
     ]
+    together = threading.Barrier(len(requests))
+
+    def ask(request: GenerateRequest) -> GenerateResult:
+        together.wait(WAIT_SECONDS)
+        return engine.generate(request)
+
     with ThreadPoolExecutor(len(requests)) as threads:
-        found = list(threads.map(engine.generate, requests, timeout=WAIT_SECONDS))
+        found = list(threads.map(ask, requests, timeout=WAIT_SECONDS))
     for result, request in zip(found, requests, strict=True):
         assert rows_of(result) == rows_of(planned.generate(request))
     work = engine.take_work()
-    assert 0 < work.steps < sum(MAX_NEW for _ in requests), "they share steps"
+    assert 0 < work.steps < 3 * MAX_NEW, "they share steps, of which each call alone takes nearly MAX_NEW"
     assert work.sequence_steps >= sum(int(result.lengths.sum()) for result in found) - sum(
         request.seeds.size for request in requests
     )
@@ -251,7 +298,7 @@ def test_threads_share_a_loop_and_get_their_own_answers(engine: ContinuousTorchE
 
 def test_a_call_returns_what_is_handed_over_and_ends(engine: ContinuousTorchEngine) -> None:
     request = request_of(prompts_of([9]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW)
-    answers = engine.answers(request)
+    answers = engine.answers(request, 1)
     assert next(answers) is None
     engine.hand_over(2)
     came = [piece for piece in answers if piece is not None]
@@ -265,7 +312,7 @@ def test_a_call_returns_what_is_handed_over_and_ends(engine: ContinuousTorchEngi
 
 @pytest.mark.parametrize("disturb", ["begin_update", "sleep"])
 def test_calls_fail_when_their_weights_go(engine: ContinuousTorchEngine, disturb: str) -> None:
-    answers = engine.answers(request_of(prompts_of([9]), stop_tokens=(), max_new_tokens=MAX_NEW))
+    answers = engine.answers(request_of(prompts_of([9]), stop_tokens=(), max_new_tokens=MAX_NEW), 1)
     assert next(answers) is None
     engine.begin_update(1) if disturb == "begin_update" else engine.sleep()
     with pytest.raises(InfrastructureError, match="weights changed" if disturb == "begin_update" else "fell asleep"):
@@ -293,7 +340,7 @@ def test_an_error_of_a_step_reaches_every_call(engine: ContinuousTorchEngine, mo
 
 
 def test_an_empty_prompt_harms_no_other_call(engine: ContinuousTorchEngine) -> None:
-    answers = engine.answers(request_of(prompts_of([9]), stop_tokens=(), max_new_tokens=MAX_NEW))
+    answers = engine.answers(request_of(prompts_of([9]), stop_tokens=(), max_new_tokens=MAX_NEW), 1)
     assert next(answers) is None
     with pytest.raises(DataError, match=r"prompt 1 .* no tokens"):
         engine.generate(request_of([prompts_of([3])[0], np.zeros(0, np.int32)]))
@@ -301,9 +348,20 @@ def test_an_empty_prompt_harms_no_other_call(engine: ContinuousTorchEngine) -> N
 
 
 def test_a_call_that_is_given_up_leaves_room(engine: ContinuousTorchEngine) -> None:
-    answers = engine.answers(request_of(prompts_of([9] * 4), samples=12, stop_tokens=(), max_new_tokens=MAX_NEW))
+    answers = engine.answers(request_of(prompts_of([9] * 4), samples=12, stop_tokens=(), max_new_tokens=MAX_NEW), 1)
     assert next(answers) is None
     assert engine._crowd.alive == 48
     answers.close()
     assert engine._crowd.alive == 0
     assert len(engine.generate(request_of(prompts_of([9] * 4), samples=12)).lengths) == 48
+
+
+def test_a_call_that_is_given_up_by_its_number_ends(engine: ContinuousTorchEngine) -> None:
+    request = request_of(prompts_of([9]), samples=3, stop_tokens=(), max_new_tokens=MAX_NEW)
+    unwanted = engine.answers(request, 4)
+    wanted = engine.answers(request, 5)
+    assert next(unwanted) is None and next(wanted) is None
+    engine.give_up([4])
+    assert not [piece for piece in unwanted if piece is not None]
+    assert engine._crowd.alive == 3
+    assert sum(len(piece.rows) for piece in wanted if piece is not None) == 3

@@ -7,7 +7,7 @@ It hands responses over with the tokens that they have, so that another instance
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,9 @@ from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, Returned
 from yatt_core.protocols.pieces import join_pieces
 from yatt_core.wire.parts import Rectangle
+
+NAMELESS = -1
+"""The number of a call that nobody gives up by its number."""
 
 
 class ContinuousTorchEngine(TorchRolloutEngine):
@@ -68,15 +71,17 @@ class ContinuousTorchEngine(TorchRolloutEngine):
 
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
         """Yields the responses of `generate`, each as soon as it has ended. Raises as `generate` does."""
-        for piece in self.answers(request):
+        for piece in self.answers(request, NAMELESS):
             if isinstance(piece, Returned):
                 raise InfrastructureError(
                     "responses were handed over to another engine, but nobody would go on with them"
                 )
             yield piece
 
-    def answers(self, request: GenerateRequest) -> Iterator[GeneratePiece | Returned | None]:
+    def answers(self, request: GenerateRequest, number: int) -> Iterator[GeneratePiece | Returned | None]:
         """Yields the responses of `generate`, each as soon as it has ended, and those that are handed over.
+
+        number: the call's, for `give_up`.
 
         Raises as `generate` does, and `InfrastructureError` if the weights change or the engine falls asleep meanwhile. If the
         iterator is closed before its end, the rest is dropped.
@@ -88,7 +93,7 @@ class ContinuousTorchEngine(TorchRolloutEngine):
             if not request.seeds.size:
                 return
             self._runner.check(longest_of(request))
-            call = self._crowd.join(request)
+            call = self._crowd.join(request, number)
         try:
             while call.left or call.arrived:
                 self._lock.wait_for(call.arrived, self._step)
@@ -106,6 +111,11 @@ class ContinuousTorchEngine(TorchRolloutEngine):
         """Hands over the newest responses, at least so many if there are, between two steps."""
         with self._lock.alone():
             self._crowd.hand_over(count)
+
+    def give_up(self, numbers: Collection[int]) -> None:
+        """Drops calls of `answers` between two steps, so that none of their responses is decoded or handed over any more."""
+        with self._lock.alone():
+            self._crowd.give_up(numbers)
 
     def take_work(self) -> EngineWork:
         """Returns the work done since the last call."""
@@ -137,7 +147,7 @@ class ContinuousTorchEngine(TorchRolloutEngine):
             self._wake()
 
     def _step(self) -> None:
-        """Takes a step for all calls. An error ends all of them."""
+        """Takes a step for all calls. An error ends all of them, except for one of the data of a call that enters."""
         started = time.perf_counter()
         advanced()
         try:

@@ -9,6 +9,7 @@ side by side follows from when requests come, so a run is exact only with a runn
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from yatt_core.engines.rollout.torch.rows import ENTRY_SHARE, DecodingRows, Responses
 from yatt_core.engines.rollout.torch.runner import Indices, Room, Runner
 from yatt_core.engines.rollout.torch.sizes import rows_for
-from yatt_core.errors import YattError
+from yatt_core.errors import DataError, YattError
 from yatt_core.protocols.engines import EngineWork
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, Returned
 
@@ -29,6 +30,7 @@ Came = GeneratePiece | Returned | YattError
 class CrowdCall:
     """A request in a crowd.
 
+    number: the one by which it is given up.
     entered: number of its prompts, from the first, that have entered.
     end: number of its prompts that have entered or wait; those behind them were handed over.
     left: number of responses that have neither ended nor been handed over.
@@ -36,6 +38,7 @@ class CrowdCall:
     """
 
     request: GenerateRequest
+    number: int
     entered: int
     end: int
     left: int
@@ -79,10 +82,10 @@ class Crowd:
         """The responses in progress."""
         return 0 if self._rows is None else self._rows.alive
 
-    def join(self, request: GenerateRequest) -> CrowdCall:
+    def join(self, request: GenerateRequest, number: int) -> CrowdCall:
         """Adds a request; its prompts enter as there is room."""
         prompts = len(request.prompts)
-        call = CrowdCall(request, entered=0, end=prompts, left=int(request.seeds.size))
+        call = CrowdCall(request=request, number=number, entered=0, end=prompts, left=int(request.seeds.size))
         self._calls.append(call)
         self._waiting.append(call)
         return call
@@ -137,6 +140,14 @@ class Crowd:
         if own and self._rows is not None:
             self._leave(self._rows, np.array(own, np.int64))
 
+    def give_up(self, numbers: Collection[int]) -> None:
+        """Drops the requests of these numbers; for their owners they end, without what is left of them."""
+        for call in self._calls:
+            if call.number in numbers:
+                call.left = 0
+                call.arrived.clear()
+                self.withdraw(call)
+
     def fail(self, error: YattError) -> None:
         """Ends all requests with an error."""
         for call in self._calls:
@@ -152,7 +163,7 @@ class Crowd:
     def admit(self) -> None:
         """Lets the prompts at the head of the queue enter, in order, and draws their responses' first tokens.
 
-        Raises as `advance` does, and `DataError` for images that cannot be read.
+        A request whose images cannot be read fails alone. Raises as `advance` does.
         """
         while self._waiting:
             call = self._waiting[0]
@@ -163,7 +174,13 @@ class Crowd:
             few = count * call.samples < self._most // ENTRY_SHARE
             if not count or (count < call.waiting and rows.alive and few):
                 return
-            self._enter(rows, call, count)
+            try:
+                self._enter(rows, call, count)
+            except DataError as error:  # of a prompt, before any of these responses is in progress
+                call.left = 0
+                call.arrived.append(error)
+                self.withdraw(call)
+                continue
             if not call.waiting:
                 self._waiting.popleft()
 
