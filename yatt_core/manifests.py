@@ -52,7 +52,10 @@ def entry_of_file(path: Path) -> FileEntry:
 
 
 def publish_manifest(folder: Path, kind: str, fields: Mapping[str, Any], files: Mapping[str, FileEntry]) -> str:
-    """Writes the manifest durably and returns its sha256; the files must already be durable."""
+    """Writes the manifest durably and returns its sha256.
+
+    The bytes of the files in its folder must already be durable; their names become so with the manifest's.
+    """
     named = {name: asdict(entry) for name, entry in files.items()}
     document = {**fields, "kind": kind, "format": FORMAT, "files": named}
     text = json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n"

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 
-_UNSHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for the ends of lines and tabs, marks that turn the direction of writing, and surrogates."""
+UNSHOWN = r"\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+"""Control characters but for the ends of lines and tabs, and marks that turn the direction of writing: the inside of a pattern's
+brackets. Surrogates are not in it, since patterns of JavaScript take them for halves of other characters."""
+_UNSHOWN = re.compile(rf"[{UNSHOWN}\ud800-\udfff]")
 
 
 def printable(text: str) -> str:

@@ -14,7 +14,7 @@ from yatt_core.dispatch.pool import pool_setting
 from yatt_core.placement.lending import (
     LENDING,
     LENT,
-    Lending,
+    LendingDecision,
     MeasuredIteration,
     lending_again,
     lending_cost,
@@ -28,7 +28,7 @@ AHEAD = "collect_ahead"
 LENGTH = "length/response_mean"
 
 
-def lending_in(context: RunContext, iteration: int) -> tuple[Lending | None, dict[str, Any]]:
+def lending_in(context: RunContext, iteration: int) -> tuple[LendingDecision | None, dict[str, Any]]:
     """Returns whether the trainer's devices are lent in an iteration, and the inputs of that, as the ledger keeps them.
 
     None and nothing if the spec never lends them. A decision that is recorded is repeated from its own inputs.

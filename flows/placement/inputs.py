@@ -24,6 +24,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, setting_to_json
 from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, Setting
+from yatt_core.printable import printable
 from yatt_core.spec.sections.placement import PlacementSpec
 
 log = logging.getLogger("yatt_core.flow")
@@ -100,9 +101,12 @@ def checked_plan(plan: object, instances: int) -> Plan:
             f"placement.mode: the policy returned a state that cannot be recorded ({failure_text(error)}); expected a "
             "dictionary of plain values"
         ) from None
-    reason = plan.reason.encode("utf-8", "backslashreplace").decode()
     return Plan(
-        roles=plan.roles, runtime_policy=plan.runtime_policy, prediction_s=predicted, reason=reason, state=state
+        roles=plan.roles,
+        runtime_policy=plan.runtime_policy,
+        prediction_s=predicted,
+        reason=printable(plan.reason),
+        state=state,
     )
 
 

@@ -8,7 +8,6 @@ its iteration's commit names.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,10 +22,10 @@ from flows.delivery.registry import moved_entries, registered_model
 from flows.run.home import Home
 from ops.people.roles import Person, held_roles
 from yatt_core.errors import ConfigurationError
+from yatt_core.printable import printable
 
 LONGEST_NAME = 200
 LONGEST_REASON = 2000
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def deliver(home: Home, run: str) -> str | None:
 def _said(name: str, text: str, longest: int) -> str:
     """Returns a name or reason in the form in which it is recorded. Raises `ConfigurationError` if it is not valid."""
     stripped = text.strip()
-    if not stripped or len(stripped) > longest or _CONTROL.search(stripped):
+    if not stripped or len(stripped) > longest or printable(stripped) != stripped:
         found = f"{len(stripped)} characters" if len(stripped) > longest else repr(stripped)
         raise ConfigurationError(f"{name}: expected 1 to {longest} characters of plain text, not {found}")
     return stripped

@@ -13,8 +13,9 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from db.write.annotations import NOTE_CHARACTERS, TAG
 from ops.integrations.promotion import LONGEST_REASON
+from yatt_core.printable import UNSHOWN
 
-CONTROL = r"\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069"
+CONTROL = rf"\t\n{UNSHOWN}"
 """What a terminal obeys or a page reorders: control characters, ends of lines, and marks of the direction of writing."""
 
 

@@ -69,6 +69,7 @@ EXAMPLES: Mapping[Feature, Example] = {
     features.VIRTUAL_ROLLOUT: Example(rollout(kind="virtual"), trainer(kind="virtual")),
     features.CONTINUOUS_ROLLOUT: Example(rollout(kind="virtual", max_num_seqs=8), trainer(kind="virtual")),
     features.TORCH_ROLLOUT: Example(rollout(kind="torch")),
+    features.CONTINUOUS_TORCH_ROLLOUT: Example(rollout(kind="torch", continuous=True, max_num_seqs=8)),
     features.VLLM_ROLLOUT: Example(rollout(**VLLM)),
     features.SPANNING_ROLLOUT: Example(rollout(**VLLM, pipeline_parallel_size=2)),
     features.VIRTUAL_TRAINER: Example(trainer(kind="virtual"), rollout(kind="virtual")),

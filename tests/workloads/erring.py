@@ -24,7 +24,7 @@ COLUMNS: dict[str, dict[str, Any]] = {
 METRICS: dict[str, dict[str, Any]] = {
     "text": {"loss": "0.5"},
     "at": {"recall@10": 1.0},
-    "letters": {"größe": 1.0},
+    "arrow": {"a→b": 1.0},
     "no name": {"": 1.0},
     "two lines": {"a\nb": 1.0},
     "end of line": {"a\n": 1.0},
@@ -85,6 +85,12 @@ class Erring(Counting):
                 weights["g"] = torch.ones(1, device="meta")
             case "mask":
                 weights["mask"] = torch.tensor([0.0, -torch.inf])
+            case "mask later undefined":
+                weights["mask"] = torch.tensor([0.0, torch.nan if self._count else -torch.inf])
+            case "undefined":
+                weights["unused"] = torch.tensor([0.0, torch.nan])
+            case "undefined later infinite":
+                weights["unused"] = torch.tensor([0.0, torch.inf if self._count else torch.nan])
         return State(weights=weights, facts={"count": self._count})
 
     def continue_from(self, saved: SavedState) -> None:
@@ -97,9 +103,30 @@ class ErringSettings(BaseModel):
     width: PositiveInt = 1
 
 
+class ErringShape(BaseModel):
+    """Something that a class makes."""
+
+    height: PositiveInt
+
+
 class Modelled(Counting):
     """Reads its settings by a model of pydantic."""
 
     def __init__(self, facts: RunFacts) -> None:
         ErringSettings.model_validate(dict(facts.settings))
+        super().__init__(RunFacts(seed=facts.seed, settings={}, iterations=facts.iterations))
+
+
+class ModelledElsewhere(Counting):
+    """Validates something that is not its settings, by the model of these or by another one."""
+
+    def __init__(self, facts: RunFacts) -> None:
+        ErringSettings.model_validate({"width": facts.settings.get("width", 1)})
+        match facts.settings["mistake"]:
+            case "same model":
+                ErringSettings.model_validate({"width": -1})
+            case "missing":
+                ErringShape.model_validate({"depth": 3})
+            case "another type":
+                ErringSettings.model_validate({"width": np.zeros(2)})
         super().__init__(RunFacts(seed=facts.seed, settings={}, iterations=facts.iterations))

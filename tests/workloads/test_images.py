@@ -91,11 +91,11 @@ def test_a_reward_that_is_not_finite_is_unknown(tmp_path: Path) -> None:
 
 def test_captions_are_cut_and_every_encoding_has_them(tmp_path: Path) -> None:
     images = painted([7, 8])
-    told = Images(images.pixels, ["long" * LONGEST_TEXT, "broken \ud800"], images.rewards, images.seeds)
+    told = Images(images.pixels, ["long" * LONGEST_TEXT, "broken \ud800\x1b[2J"], images.rewards, images.seeds)
     sha256 = publish_images(tmp_path, KEY, 1, [encode_images(told, "")])
     stored = ImageFolder.open(tmp_path / prepared_folder(0, 3, 1), sha256).images
     captions = [image.caption.encode().decode() for image in stored]
-    assert captions == [("long" * LONGEST_TEXT)[:LONGEST_TEXT], "broken \\ud800"]
+    assert captions == [("long" * LONGEST_TEXT)[:LONGEST_TEXT], "broken \\ud800\\x1b[2J"]
 
 
 def test_images_without_samples_are_refused(tmp_path: Path) -> None:

@@ -9,18 +9,20 @@ from unittest import mock
 import pytest
 
 from ops.starter.workloads import _asked
+from tests.workloads.erring import Erring
 from tests.workloads.in_process import OwnRun
-from tests.workloads.test_contract import SPEC, engine_of, learnt, spec_of
+from tests.workloads.test_contract import SPEC, engine_of, learnt, spec_of, task_of
 from tests.workloads.test_stages import newest_checkpoint
 from yatt_core.algorithms.own import WORKLOADS, call
 from yatt_core.engines.train.ranks.collective import Collective
-from yatt_core.engines.train.workload.state import require_finite
+from yatt_core.engines.train.workload.state import NotFinite, require_finite
 from yatt_core.errors import ConfigurationError, NumericError
 from yatt_core.spec import RunSpec
+from yatt_core.workloads.contract import State
 from yatt_core.workloads.inputs import materialise_workload
 from yatt_core.workloads.metric_names import LONGEST_NAME, require_metric_name
 
-NAMED = r"Erring: update returned a metric called .*, which trackers refuse; expected letters from A to Z"
+NAMED = r"Erring: update returned a metric called .*, which trackers refuse; expected letters and digits of any script"
 
 
 def erring(mistake: str, *overrides: str) -> RunSpec:
@@ -45,7 +47,7 @@ def erring(mistake: str, *overrides: str) -> RunSpec:
         ("surrogate", r"Erring: draw: a column is called '\\udcff'; expected a text"),
         ("text", r"Erring: update returned '0.5' as loss; expected a number"),
         ("at", NAMED),
-        ("letters", NAMED),
+        ("arrow", NAMED),
         ("no name", NAMED),
         ("two lines", NAMED),
         ("end of line", NAMED),
@@ -69,8 +71,31 @@ def test_weights_that_an_update_spoils_are_no_finished_update(mistake: str, tmp_
         learnt(erring(mistake), tmp_path, 1)
 
 
-def test_a_mask_that_was_infinite_from_the_start_is_sound(tmp_path: Path) -> None:
-    assert learnt(erring("mask"), tmp_path, 2).weights_digest()
+@pytest.mark.parametrize("mistake", ["mask", "undefined", "undefined later infinite"])
+def test_what_was_not_finite_from_the_start_is_sound(mistake: str, tmp_path: Path) -> None:
+    assert learnt(erring(mistake), tmp_path, 2).weights_digest()
+
+
+def test_an_infinite_mask_may_not_become_undefined(tmp_path: Path) -> None:
+    with pytest.raises(NumericError, match=r"update left values in the weights 'mask' that are not finite"):
+        learnt(erring("mask later undefined"), tmp_path, 1)
+
+
+def test_the_state_is_taken_once_for_an_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be a copy of all weights."""
+    engine = learnt(erring("none"), tmp_path, 1)
+    prepared = engine.prepare(task_of("prepare", 2))
+    assert prepared is not None
+    taken = list[str]()
+    state = Erring.state
+
+    def counted(self: Erring) -> State:
+        taken.append("state")
+        return state(self)
+
+    monkeypatch.setattr(Erring, "state", counted)
+    engine.learn(task_of("learn", 2), prepared)
+    assert taken == ["state"]
 
 
 def test_a_rank_whose_rows_are_sound_hears_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,10 +103,13 @@ def test_a_rank_whose_rows_are_sound_hears_of_the_others(monkeypatch: pytest.Mon
     collective = Collective()
     monkeypatch.setattr(collective, "gathered", lambda own: [own, b"total"])
     with pytest.raises(NumericError, match=r"mine: update left values in the weights 'total'"):
-        require_finite({}, frozenset(), collective, "mine")
+        require_finite({}, NotFinite(), collective, "mine")
 
 
-@pytest.mark.parametrize("name", ["loss", "recall/at 10", "a.b-c_D", "hits.3/of 4", "x" * LONGEST_NAME, "..a/b.."])
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "recall/at 10", "a.b-c_D", "hits.3/of 4", "größe/ошибка", "recall:10", "x" * LONGEST_NAME, "..a/b.."],
+)
 def test_names_that_all_trackers_take_are_taken(name: str) -> None:
     validation = pytest.importorskip("mlflow.utils.validation")
     require_metric_name(name, "mine: update")
@@ -106,6 +134,18 @@ def test_settings_that_a_model_of_the_class_refuses_are_told_by_their_keys(tmp_p
         materialise_workload(spec_of(kind, "workload.settings={width: 0}"), tmp_path)
     with pytest.raises(ConfigurationError, match=r"^workload.tunable.width: Input should be greater than 0"):
         materialise_workload(spec_of(kind, "workload.settings={}", "workload.tunable={width: 0}"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"), [("same model", "width"), ("missing", "height"), ("another type", "width")]
+)
+def test_other_values_that_a_model_refuses_are_told_by_the_class_and_the_line(
+    mistake: str, text: str, tmp_path: Path
+) -> None:
+    kind = "workload.kind=tests.workloads.erring:ModelledElsewhere"
+    said = rf"^workload.settings: .*ModelledElsewhere refuses them: .*erring.py:\d+: ValidationError: [\s\S]*{text}"
+    with pytest.raises(ConfigurationError, match=said):
+        materialise_workload(spec_of(kind, f"workload.settings={{width: 5, mistake: {mistake}}}"), tmp_path)
 
 
 def test_a_function_or_recogniser_that_exits_has_failed(tmp_path: Path) -> None:

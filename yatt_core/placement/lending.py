@@ -38,7 +38,7 @@ class MeasuredIteration:
 
 
 @dataclass(frozen=True, slots=True)
-class Lending:
+class LendingDecision:
     """A decision. gain_s: seconds that it is expected to save an iteration, costs included; None if nothing was measured."""
 
     lends: bool
@@ -46,7 +46,7 @@ class Lending:
     reason: str
 
 
-def decide_lending(own: int, lent: int, measured: MeasuredIteration | None, cost_s: float) -> Lending:
+def decide_lending(own: int, lent: int, measured: MeasuredIteration | None, cost_s: float) -> LendingDecision:
     """Returns whether the trainer's devices are lent once it has learnt.
 
     What is left to generate then takes the instances with devices of their own `idle_s`, as far as they are busy; with the lent
@@ -56,7 +56,9 @@ def decide_lending(own: int, lent: int, measured: MeasuredIteration | None, cost
     cost_s: what lending takes an instance out of an iteration: becoming ready, and reading what it takes over.
     """
     if measured is None:
-        return Lending(True, None, "the trainer's devices generate once it has learnt: nothing was measured yet")
+        return LendingDecision(
+            True, None, "the trainer's devices generate once it has learnt: nothing was measured yet"
+        )
     share = lent / own if measured.lent else lent / (own + lent)
     saved = measured.idle_s * measured.busy * share
     gain = saved - cost_s
@@ -65,8 +67,8 @@ def decide_lending(own: int, lent: int, measured: MeasuredIteration | None, cost
         f"{measured.busy:.0%}; lending saves {saved:.1f} s and costs {cost_s:.1f} s"
     )
     if gain > 0.0:
-        return Lending(True, gain, f"the trainer's devices generate once it has learnt: {known}")
-    return Lending(False, gain, f"the trainer keeps its devices: {known}")
+        return LendingDecision(True, gain, f"the trainer's devices generate once it has learnt: {known}")
+    return LendingDecision(False, gain, f"the trainer keeps its devices: {known}")
 
 
 def lending_cost(setting: Setting, responses: int, tokens: float) -> float:
@@ -88,7 +90,7 @@ def lending_to_json(own: int, lent: int, measured: MeasuredIteration | None, cos
     return {"own": own, "lent": lent, "measured": None if measured is None else asdict(measured), "cost_s": cost_s}
 
 
-def lending_again(inputs: Mapping[str, Any]) -> Lending:
+def lending_again(inputs: Mapping[str, Any]) -> LendingDecision:
     """Repeats a decision from its recorded inputs."""
     measured = inputs["measured"]
     found = None if measured is None else MeasuredIteration(**measured)

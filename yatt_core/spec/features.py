@@ -20,7 +20,7 @@ from yatt_core.spec.sections.data import DataSpec, ReasoningGymSource
 from yatt_core.spec.sections.dynamic_sampling import AllGroups, DynamicSamplingSpec
 from yatt_core.spec.sections.evaluation import EvaluationSpec
 from yatt_core.spec.sections.model import ModelFromConfig, ModelSpec, SftSpec
-from yatt_core.spec.sections.rollout import RolloutSpec, VirtualRollout
+from yatt_core.spec.sections.rollout import RolloutSpec, TorchRollout, VirtualRollout
 from yatt_core.spec.sections.storage import StorageSpec
 from yatt_core.spec.sections.trainer import TorchTrainer, TrainerSpec
 from yatt_core.spec.sections.workload import WorkloadSpec
@@ -157,6 +157,11 @@ def _teaches_itself(spec: SpecSections) -> bool:
 
 VIRTUAL_ROLLOUT = Feature("virtual rollout", "rollout.engine.kind: virtual", _generates("virtual"), "virtual")
 TORCH_ROLLOUT = Feature("torch rollout", "rollout.engine.kind: torch", _generates("torch"), "torch")
+CONTINUOUS_TORCH_ROLLOUT = Feature(
+    "torch rollout with continuous batching",
+    "rollout.engine.continuous",
+    _where(lambda spec: isinstance(spec.rollout.engine, TorchRollout) and spec.rollout.engine.continuous),
+)
 VLLM_ROLLOUT = Feature("vLLM rollout", "rollout.engine.kind: vllm", _generates("vllm"), "vllm")
 CONTINUOUS_ROLLOUT = Feature(
     "virtual rollout with continuous batching", "rollout.engine.max_num_seqs", _where(_batches_continuously)
@@ -319,6 +324,7 @@ FEATURES: tuple[Feature, ...] = (
     VIRTUAL_ROLLOUT,
     CONTINUOUS_ROLLOUT,
     TORCH_ROLLOUT,
+    CONTINUOUS_TORCH_ROLLOUT,
     VLLM_ROLLOUT,
     SPANNING_ROLLOUT,
     VIRTUAL_TRAINER,

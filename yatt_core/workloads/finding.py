@@ -31,7 +31,7 @@ from yatt_core.workloads.contract import (
     ShowsImages,
     Workload,
 )
-from yatt_core.workloads.settings import settings_error
+from yatt_core.workloads.settings import concerns_settings, settings_error
 
 R = TypeVar("R")
 METHODS = ("build_inputs", "begin", "draw", "update", "evaluate", "state", "load")
@@ -115,9 +115,9 @@ def make_workload(spec: RunSpec, run_folder: Path | None = None, device: str = "
         made: Workload = found(facts)
     except YattError:
         raise
-    except ValidationError as error:
-        raise settings_error(error, facts.tunable) from None
     except (Exception, SystemExit) as error:
+        if isinstance(error, ValidationError) and concerns_settings(error, facts.settings):
+            raise settings_error(error, facts.tunable) from None
         raise _failure(f"workload.settings: {spec.workload.title} refuses them", error) from error
     return made
 

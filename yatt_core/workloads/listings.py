@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from yatt_core.errors import ConfigurationError, DataError
+from yatt_core.printable import printable
 from yatt_core.workloads.contract import MOST_ROWS, Listing
 
 SHOWN = "shown.json"
@@ -52,8 +53,8 @@ def plain_listing(found: Any, place: str) -> dict[str, Any]:
 
 
 def plain_text(text: str) -> str:
-    """Returns the first `LONGEST_TEXT` characters; surrogates, which UTF-8 does not have, become escape sequences."""
-    return text[:LONGEST_TEXT].encode("utf-8", "backslashreplace").decode("utf-8")[:LONGEST_TEXT]
+    """Returns the first `LONGEST_TEXT` characters; those that cannot be shown become escape sequences."""
+    return printable(text[:LONGEST_TEXT])[:LONGEST_TEXT]
 
 
 def _plain(value: Any, place: str) -> Any:

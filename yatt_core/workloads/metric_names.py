@@ -1,7 +1,7 @@
 """The names that a workload's metrics may have: those that every tracker takes.
 
 Consumes a name. Produces an error for one that some tracker would refuse, or would take for another: MLflow, whose files and
-pages take `/` for a folder, refuses most characters, and its databases keep 250 of them.
+pages take `/` for a folder, refuses characters other than those of `_NAME`, and its databases keep 250 of them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from yatt_core.errors import ConfigurationError
 
 LONGEST_NAME = 200
 """Characters of a name, which leaves room for what YATT puts before it."""
-_NAME = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_.\- ]+(?:/[A-Za-z0-9_.\- ]+)*")
+_NAME = re.compile(r"(?!.*(?:^|/)\.{1,2}(?:/|$))[\w.\-: ]+(?:/[\w.\-: ]+)*")
 ALLOWED = (
-    "letters from A to Z in either case, digits, _ - . and spaces, in parts between / that are neither empty nor . nor .., at "
-    f"most {LONGEST_NAME} characters"
+    "letters and digits of any script, _ - . : and spaces, in parts between / that are neither empty nor . nor .., at most "
+    f"{LONGEST_NAME} characters"
 )
 
 

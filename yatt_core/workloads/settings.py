@@ -6,8 +6,8 @@ each mistake: `workload.settings.KEY: ...`, or `workload.tunable.KEY: ...` for a
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import TypeVar
+from collections.abc import Mapping, Set
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -42,6 +42,21 @@ def settings_error(
         found = list(mistakes_in(error, model))
     known = () if model is None else model.model_fields.keys()
     return ConfigurationError("\n".join(_line(mistake, tunable, known) for mistake in found))
+
+
+def concerns_settings(error: ValidationError, settings: Mapping[str, Any]) -> bool:
+    """Returns whether it is a workload's settings that a model has refused, and not other values, which the class has made."""
+    return all(_is_in(settings, item["loc"], item["type"], item["input"]) for item in error.errors())
+
+
+def _is_in(settings: Mapping[str, Any], place: tuple[int | str, ...], kind: str, value: Any) -> bool:
+    """Returns whether a value that was refused, at a place of what was validated, stands there in the settings."""
+    if not place or (kind == "missing" and len(place) == 1):
+        return isinstance(value, Mapping) and value.keys() == settings.keys()
+    if place[0] not in settings:
+        return False
+    own = settings[str(place[0])]
+    return len(place) > 1 or (type(value) is type(own) and value == own)
 
 
 def _line(mistake: Mistake, tunable: Set[str], known: Set[str] | tuple[()]) -> str:

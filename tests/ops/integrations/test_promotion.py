@@ -194,6 +194,7 @@ REFUSED: dict[str, tuple[Callable[[Home], None], list[str], int, str]] = {
     "long reason": (lambda home: None, ["--why", "x" * 2001], 2, "not 2001 characters"),
     "no name": (lambda home: None, ["--by", " "], 2, "by: expected 1 to 200 characters"),
     "hostile name": (lambda home: None, ["--by", "ann\x1b[2J"], 2, "'ann\\x1b[2J'"),
+    "turned reason": (lambda home: None, ["--why", "fine\u202e"], 2, "'fine\\u202e'"),
 }
 
 

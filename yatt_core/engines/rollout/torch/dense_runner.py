@@ -113,7 +113,7 @@ class DenseRunner:
 
     @property
     def batch_invariant(self) -> bool:
-        """Whether a row's bits do not depend on its batch; see `decoding`."""
+        """Whether a row's bits do not depend on its batch; see `rows`."""
         return self._aligned or keeps_bits(self._weights.embedding)
 
     @property

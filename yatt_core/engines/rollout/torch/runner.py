@@ -103,8 +103,8 @@ class Runner(Protocol):
         Its keys and values get the bits that `step` would give them, token by token, if the runner is `batch_invariant`.
 
         tokens: all but the newest, which the next step reads.
-        place: of its prompt.
-        before: the prompt's length.
+        place: of its prompt, for a runner that holds the keys of a prompt once for all of its samples.
+        before: the prompt's length, for one that holds them in each row.
         """
         ...
 

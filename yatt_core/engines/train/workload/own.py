@@ -22,9 +22,10 @@ from yatt_core.engines.train.ranks.collective import Collective
 from yatt_core.engines.train.ranks.process_group import lost_group, open_process_group
 from yatt_core.engines.train.workload.ranks import WorkloadRanks
 from yatt_core.engines.train.workload.state import (
+    NotFinite,
     digest_of_weights,
     encode_facts,
-    infinite_weights,
+    not_finite_in,
     parts_of,
     require_finite,
     require_sound,
@@ -87,7 +88,7 @@ class OwnWorkload:
         self._workload: Workload | None = None
         self._buffers = FreezeBuffers()
         self._shares = False
-        self._unbounded: frozenset[str] = frozenset()
+        self._not_finite = NotFinite()
 
     @property
     def copies_alone(self) -> bool:
@@ -178,16 +179,12 @@ class OwnWorkload:
         changed()
         metrics = self._finite(self._called(workload.update, columns, self._draw(task)), "update")
         self._require_free(metrics)
-        require_finite(
-            self._state(workload).weights,
-            self._unbounded,
-            self._collective,
-            f"workload.kind: {self._spec.workload.title}",
-        )
+        weights = self._state(workload).weights
+        require_finite(weights, self._not_finite, self._collective, f"workload.kind: {self._spec.workload.title}")
         fingerprint: dict[str, float | str] = {
             **metrics,
             COLUMNS_DIGEST: columns_digest(prepared.files),
-            WEIGHTS_DIGEST: self._digest(workload),
+            WEIGHTS_DIGEST: digest_of_weights(weights, self._collective),
         }
         return Learnt(metrics, fingerprint, {"load": loaded - started, READ_BYTES: float(len(data))})
 
@@ -242,7 +239,7 @@ class OwnWorkload:
         self._called(workload.begin, inputs, WorkloadRanks(self._collective))
         if self._spec.workload.start is not None and isinstance(workload, Continues):
             continue_from(self._spec, self._called, workload, read_state(inputs / START))
-        self._unbounded = infinite_weights(self._state(workload).weights)
+        self._not_finite = not_finite_in(self._state(workload).weights)
         self._workload = workload
         return workload
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,36 @@ def require_sound(state: State, kind: str) -> None:
             )
 
 
-def infinite_weights(weights: Named) -> frozenset[str]:
-    """Returns the names of tensors that have infinite values, such as a mask that is kept with the weights."""
-    return frozenset(name for name, held in weights.items() if any(map(math.isinf, _bounds(held))))
+@dataclass(frozen=True, slots=True)
+class NotFinite:
+    """The names of tensors that are not finite from the start, as far as a rank holds them, so that an update may leave them so.
+
+    infinite: those with infinite values, such as a mask that is kept with the weights; NaN in them is still an error.
+    undefined: those with NaN, which may have any value.
+    """
+
+    infinite: frozenset[str] = frozenset()
+    undefined: frozenset[str] = frozenset()
 
 
-def require_finite(weights: Named, unbounded: Set[str], collective: Collective, place: str) -> None:
+def not_finite_in(weights: Named) -> NotFinite:
+    """Returns which tensors are not finite."""
+    bounds = {name: _bounds(held) for name, held in weights.items()}
+    return NotFinite(
+        infinite=frozenset(name for name, found in bounds.items() if any(map(math.isinf, found))),
+        undefined=frozenset(name for name, found in bounds.items() if any(map(math.isnan, found))),
+    )
+
+
+def require_finite(weights: Named, before: NotFinite, collective: Collective, place: str) -> None:
     """Raises `NumericError`, on every rank, if an update has left weights that are not finite. Every rank must call it.
 
-    unbounded: names of tensors that may have infinite values, since they had some before the first update.
+    before: the tensors that were not finite before the first update.
     place: the workload, for messages.
     """
     found = ""
-    for name in sorted(weights):
-        wrong = math.isnan if name in unbounded else _is_not_finite
+    for name in sorted(weights.keys() - before.undefined):
+        wrong = math.isnan if name in before.infinite else _is_not_finite
         if any(map(wrong, _bounds(weights[name]))):
             found = name
             break
