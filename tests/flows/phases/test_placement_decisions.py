@@ -150,7 +150,7 @@ class Noting:
     def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
         seen = state.setdefault("seen", [])
         seen.append(len(seen))
-        return Plan("RRRJ", InTurn(), None, "why \ud800 not", {"seen": seen, "pair": (1, 2), "by": {3: 4}})
+        return Plan("RRRJ", InTurn(), None, "why \ud800 not\x1b[2J", {"seen": seen, "pair": (1, 2), "by": {3: 4}})
 
 
 def test_a_policy_remembers_only_what_the_ledger_recorded(session: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_policy_remembers_only_what_the_ledger_recorded(session: Any) -> None:
     assert row.decision["state"] == {"seen": [7, 1], "pair": [1, 2], "by": {"3": 4}}
     assert row.inputs["state"] == state == {"seen": [7]}, "its inputs are recorded as they were given"
     (recorded,) = session.context.ledger.records.decisions(session.context.run, 0, 1)
-    assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not")
+    assert (recorded.decision, recorded.reason) == (row.decision, "why \\ud800 not\\x1b[2J")
 
 
 def test_the_first_decision_is_planned_while_the_actors_start(session: Any) -> None:
