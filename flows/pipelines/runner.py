@@ -107,6 +107,7 @@ class PipelineRunner:
                     job = self._spec.jobs[name]
                     if isinstance(job, TrainJob):
                         spec = run_spec(self._folder, job, context.needed_outputs)
+                        self._tools.require_devices(spec)
                         begun_run(context, spec)
                         begun.append((context, attempt, spec))
                     else:

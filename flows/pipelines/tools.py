@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from flows.members.driving import Drives, Tell
 from flows.soups.runner import OpenMeter
+from yatt_core.spec import RunSpec
 
 
 class Evaluates(Protocol):
@@ -34,12 +35,14 @@ class Tools:
     """What does the work of jobs.
 
     drives: returns what drives runs.
+    require_devices: raises `ConfigurationError` if a run could never have its devices.
     open_meter: opens a meter for soups.
     tell: called with each step, for people.
     by: who runs the pipeline.
     """
 
     drives: Callable[[], Drives]
+    require_devices: Callable[[RunSpec], None]
     evaluate: Evaluates
     export: Exports
     promote: Promotes

@@ -52,9 +52,11 @@ def run(
     from flows.pipelines.checks import checked_pipeline
     from flows.pipelines.record import start_pipeline
     from ops.group.address import server_of_runs
+    from ops.queueing.child_runs import ChildPools
 
     place = Home.locate(home)
     spec = checked_pipeline(file)
+    ChildPools.of(place, acting_name(), at_once)  # refuses too many runs at once before anything is created
     services.check_surroundings(server_of_runs(place))
     row = start_pipeline(place, spec, file.parent, acting_name())
     _carry_on(place, row.id, at_once, output)

@@ -15,13 +15,14 @@ from ops.evaluation.rows import figures_on_rows, row_report
 from ops.evaluation.suites import evaluated_once, open_for
 from ops.integrations.promotion import deliver, promote
 from ops.presentation.output import message
-from ops.queueing.child_runs import ChildRuns
+from ops.queueing.child_runs import ChildPools, ChildRuns
 from ops.terminal.clusters import Clusters
 from ops.terminal.exporting import export_checkpoint
 from ops.terminal.lookup import opened_checkpoint
 from yatt_core.evaluation.suites import load_suite
 from yatt_core.evaluation.summary import summarise
 from yatt_core.rewards.process import reward_process
+from yatt_core.spec import RunSpec
 
 
 def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None, by: str) -> Tools:
@@ -29,12 +30,15 @@ def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None
 
     clusters: what runs are driven on.
     at_once: how many runs are driven at a time; None for as many as the devices hold.
-    by: in whose name checkpoints are promoted.
+    by: in whose name runs are in the queue, and checkpoints are promoted.
     """
 
     def drives() -> ChildRuns:
         reward_process().close()  # the checks of a spec may have started it
-        return ChildRuns(home, ledger, clusters, at_once)
+        return ChildRuns(home=home, ledger=ledger, clusters=clusters, at_once=at_once, by=by)
+
+    def require_devices(spec: RunSpec) -> None:
+        ChildPools.of(home, by, at_once).require(spec)
 
     def evaluate(run: str, iteration: int, suite: Path | None) -> Mapping[str, Any]:
         return _held_out(home, run, iteration) if suite is None else _suite(home, run, iteration, suite)
@@ -51,7 +55,14 @@ def tools_of(home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None
         return done.approval
 
     return Tools(
-        drives=drives, evaluate=evaluate, export=export, promote=move, open_meter=RewardMeter, tell=message, by=by
+        drives=drives,
+        require_devices=require_devices,
+        evaluate=evaluate,
+        export=export,
+        promote=move,
+        open_meter=RewardMeter,
+        tell=message,
+        by=by,
     )
 
 

@@ -4,7 +4,7 @@ Consumes goals: runs of a ledger, and the iterations that they are to commit. Ea
 While no scheduler serves the queue, the command schedules it itself; without a pools file there is one pool, of this machine's
 devices. A run that another command drives is waited for. Ctrl-C takes the runs out of the queue, which stops their drivers in
 order, and waits for them; the second one leaves them to themselves. A command that was killed leaves its entries behind, and
-the next one goes on with them.
+the next one goes on with them, or waits until they are out of the queue where they ask for something else.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from db.core.errors import Fenced, LeaseHeld, QueueRefused
-from db.write.queueing import ENDED, REMOVE, SPEC, WAITING, Submission
+from db.core.errors import Fenced, LeaseHeld, LedgerError, QueueRefused
+from db.core.holder import is_gone
+from db.write.queueing import ENDED, PARKED, REMOVE, RUN, SPEC, WAITING, Submission
 from flows.driver.attachment import attached
 from flows.members.driving import ended_early, reached
 from flows.queueing.pools import PoolsSpec, parse_pools
@@ -29,18 +30,22 @@ from ops.presentation.output import console, message
 from ops.queries.run_list import DRIVEN, driver_of
 from ops.queueing.processes import LOG, CommandRuns, DriverProcesses
 from ops.queueing.submitting import DEFAULT_PROJECT
-from ops.terminal.people import acting_name, identity
+from ops.terminal.people import identity
 from yatt_core.cluster.gpus import local_gpus
 from yatt_core.counting import many
-from yatt_core.errors import ConfigurationError, InfrastructureError
+from yatt_core.errors import ConfigurationError, InfrastructureError, YattError
+from yatt_core.logs import redact
 
 if TYPE_CHECKING:
+    from db.core.queue_rows import EntryRow
     from db.ledger import Ledger
     from flows.members.driving import Goals
     from ops.terminal.clusters import Clusters
     from yatt_core.spec import RunSpec
 
 POLL_SECONDS = 0.3
+ROUND_SECONDS = 1.0
+"""Between two looks at the runs, and between two rounds of the scheduler while nothing ends."""
 MACHINE = "machine"
 Show = Callable[[str, int, int], None]
 """Shows a run's target and iteration."""
@@ -68,26 +73,87 @@ def machine_pools(at_once: int | None) -> PoolsSpec:
     return parse_pools({"pools": {MACHINE: pool}}, "the pools of this machine")
 
 
+@dataclass(frozen=True, slots=True)
+class ChildPools:
+    """The pools that the runs of a command may use.
+
+    undeclared: those of a home without a pools file; None if there was a file when the command began.
+    owner: whose runs they are.
+    at_once: most runs to have in the queue at a time; None for all.
+    """
+
+    home: Home
+    undeclared: PoolsSpec | None
+    owner: str
+    at_once: int | None
+
+    @classmethod
+    def of(cls, home: Home, owner: str, at_once: int | None) -> ChildPools:
+        """Returns the pools of a home. Raises `ConfigurationError` as `machine_pools` does."""
+        undeclared = None if pools_file(home).exists() else machine_pools(at_once)
+        return cls(home, undeclared, owner, at_once)
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        """This machine's GPUs, if all of them are one pool without a pools file."""
+        pool = None if self.undeclared is None else self.undeclared.pools[MACHINE]
+        return () if pool is None or pool.gpus is None else pool.numbers
+
+    def require(self, spec: RunSpec) -> None:
+        """Raises `ConfigurationError` if the pools file is bad, or a run with this spec could never have its devices."""
+        self.submission(spec, spec.iterations, priority=0)
+
+    def submission(self, spec: RunSpec, until: int, priority: int) -> Submission:
+        """Returns what a run asks of the queue. Raises `ConfigurationError` as `require` does."""
+        project = spec.billing.project or DEFAULT_PROJECT
+        devices = spec.devices
+        pools = read_pools(self.home, self.undeclared)
+        if pools is self.undeclared:
+            # Ranks of a run that is larger than the machine share its devices; runs share its cores, but not its GPUs.
+            machine = pools.pools[MACHINE]
+            sharing = 1 if machine.gpus is not None else self.at_once or 1
+            devices = min(devices, max(1, len(machine.numbers) // sharing))
+        most = {name: pools.most_devices(name, self.owner, project) for name in pools.pools}
+        fitting = tuple(name for name, number in most.items() if devices <= number)
+        if not fitting:
+            raise ConfigurationError(
+                f"the runs need {many(devices, 'device')} each, and {self.owner} can have at most {max(most.values())} of a "
+                f"pool for project {project} ({pools_file(self.home)})"
+            )
+        return Submission(
+            pools=fitting,
+            owner=self.owner,
+            project=project,
+            priority=priority,
+            devices=devices,
+            checkpoints=SPEC,
+            until=until,
+        )
+
+
 class ChildRuns:
     """Drives runs of a home; `flows.members.driving.Drives`.
 
     clusters: what drivers are started on while this command schedules.
     at_once: most runs to have in the queue at a time; None for all.
+    by: in whose name the runs are in the queue.
     """
 
-    def __init__(self, home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None) -> None:
+    def __init__(self, home: Home, ledger: Ledger, clusters: Clusters, at_once: int | None, by: str) -> None:
         self._home = home
         self._ledger = ledger
         self._clusters = clusters
         self._at_once = at_once
+        self._by = by
 
     def __call__(self, goals: Goals) -> None:
         """Drives runs until no goals are left.
 
         Raises `InfrastructureError` for runs that ended too early, once the others have ended, `ConfigurationError` if the
-        pools file is bad or a run could never have its devices, and `KeyboardInterrupt`.
+        pools file is bad or a run could never have its devices, before any is submitted, and `KeyboardInterrupt`.
         """
-        work = _Work(home=self._home, ledger=self._ledger, goals=goals, clusters=self._clusters, at_once=self._at_once)
+        pools = ChildPools.of(self._home, self._by, self._at_once)
+        work = _Work(ledger=self._ledger, goals=goals, clusters=self._clusters, pools=pools)
         with work.scheduling(), _bars() as bars:
             try:
                 work.until_ended(bars)
@@ -105,31 +171,34 @@ class _Wanted:
     """A run that is to reach an iteration.
 
     queued: False if another command drives the run outside of the queue; it is then waited for.
+    counts: whether it has failed if it ends before the iteration. False if it is in the queue, or driven, for something else:
+        what is left to do is submitted once it has ended.
     """
 
     run: str
     until: int
-    queued: bool
+    queued: bool = True
+    counts: bool = True
 
 
 class _Work:
     """The runs of one call.
 
-    failed: what became of the runs that ended too early; after the first one, those that wait are taken out of the queue.
+    failed: what became of the runs that ended too early, or cannot be submitted any longer; after the first one, those that wait
+        are taken out of the queue.
     """
 
-    def __init__(self, home: Home, ledger: Ledger, goals: Goals, clusters: Clusters, at_once: int | None) -> None:
-        self._home = home
+    def __init__(self, ledger: Ledger, goals: Goals, clusters: Clusters, pools: ChildPools) -> None:
+        self._home = pools.home
         self._ledger = ledger
         self._goals = goals
-        self._at_once = at_once
+        self._pools = pools
         self._wanted: dict[str, _Wanted] = {}
         self._taken_out: set[str] = set()
         self._stopping = False
-        self._undeclared = None if pools_file(home).exists() else machine_pools(at_once)
-        own = CommandRuns(self._wanted, clusters, identity(), gpus=self._machine_gpus())
-        self._scheduler = _StandIn(home, ledger, DriverProcesses(home, own), self._undeclared)
-        self._said: dict[str, str] = {}
+        own = CommandRuns(self._wanted, clusters, identity(), gpus=pools.gpus)
+        self._scheduler = _StandIn(pools.home, ledger, DriverProcesses(pools.home, own), pools.undeclared)
+        self._said: set[str] = set()
         self.failed: list[str] = []
 
     @contextmanager
@@ -144,7 +213,7 @@ class _Work:
         """Submits and watches runs until none is left."""
         self._submit_waiting({})
         while self._wanted:
-            self._scheduler.round()
+            self._scheduler.look()
             ended = [run for run, wanted in self._wanted.items() if self._has_ended(wanted, show)]
             if ended:
                 self._submit_waiting({run: self._wanted.pop(run) for run in ended})
@@ -162,60 +231,68 @@ class _Work:
 
         ended: runs that have left it; a goal that one of them did not reach has failed.
         """
+        self._scheduler.hurry()
         goals = {} if self._stopping else self._goals()
         short = [
             each
             for run, each in ended.items()
-            if run in goals and run not in self._taken_out and each.queued and reached(self._ledger, run) < each.until
+            if run in goals and run not in self._taken_out and each.counts and reached(self._ledger, run) < each.until
         ]
         self.failed += [self._failure(each) for each in short]
+        if not self.failed:
+            self._submit({run: until for run, until in goals.items() if run not in self._wanted})
         if self.failed:
             for wanted in self._wanted.values():
                 entry = self._ledger.queue.entry(wanted.run)
                 if entry is not None and entry.state == WAITING:
                     self._take_out(wanted)
-            return
-        waiting = [run for run in goals if run not in self._wanted]
-        left = len(waiting) if self._at_once is None else self._at_once - len(self._wanted)
-        for run in waiting[:left]:
-            self._wanted[run] = self._submit(run, goals[run])
 
-    def _submit(self, run: str, until: int) -> _Wanted:
+    def _submit(self, goals: Mapping[str, int]) -> None:
+        """Submits goals, all of which are judged before the first is in the queue."""
+        waiting = {run: until for run, until in goals.items() if reached(self._ledger, run) < until}
+        try:
+            submissions = {run: self._submission(run, until) for run, until in waiting.items()}
+        except ConfigurationError as error:
+            if not self._wanted:
+                raise
+            self.failed.append(str(error))
+            return
+        left = len(waiting) if self._pools.at_once is None else self._pools.at_once - len(self._wanted)
+        for run in list(waiting)[:left]:
+            self._wanted[run] = self._entered(run, waiting[run], submissions[run])
+
+    def _submission(self, run: str, until: int) -> Submission:
+        """Returns what a run asks of the queue, with the priority that people have given it there before."""
+        before = self._ledger.queue.entry(run)
+        priority = 0 if before is None else before.priority
+        return self._pools.submission(current_spec(self._ledger, run), until, priority)
+
+    def _entered(self, run: str, until: int, submission: Submission) -> _Wanted:
+        """Submits a run, unless it is in the queue or driven already."""
         entry = self._ledger.queue.entry(run)
         if entry is not None and entry.ended_at is None:
-            left = _Wanted(run, until, queued=True)
-            pools = read_pools(self._home, self._undeclared).pools
-            if entry.state == WAITING and pools.keys().isdisjoint(entry.pools.split(",")):
-                self._take_out(left)  # it would wait for ever; once it is out, it is submitted anew
-            return left
+            return self._found(entry, until, submission)
         if self._is_driven(run):
-            return _Wanted(run, until, queued=False)
+            return _Wanted(run, until, queued=False, counts=False)
         self._taken_out.discard(run)
-        spec = current_spec(self._ledger, run)
-        name = acting_name()
-        # Another command that goes on with the same runs may have submitted it since.
-        with _unless_queued():
-            self._ledger.submissions.submit(run, self._submission(spec, name, until), name)
-        return _Wanted(run, until, queued=True)
+        try:
+            self._ledger.submissions.submit(run, submission, self._pools.owner)
+        except QueueRefused:  # another command has submitted it since
+            return _Wanted(run, until, counts=False)
+        return _Wanted(run, until)
 
-    def _submission(self, spec: RunSpec, owner: str, until: int) -> Submission:
-        project = spec.billing.project or DEFAULT_PROJECT
-        devices = spec.devices
-        pools = read_pools(self._home, self._undeclared)
-        if self._undeclared is not None:
-            # Ranks of a run that is larger than the machine share its devices.
-            size = len(pools.pools[MACHINE].numbers)
-            devices = min(devices, max(1, size // (self._at_once or 1)))
-        most = {name: pools.most_devices(name, owner, project) for name in pools.pools}
-        fitting = tuple(name for name, number in most.items() if devices <= number)
-        if not fitting:
-            raise ConfigurationError(
-                f"the runs need {many(devices, 'device')} each, and {owner} can have at most {max(most.values())} of a pool "
-                f"for project {project} ({pools_file(self._home)})"
-            )
-        return Submission(
-            pools=fitting, owner=owner, project=project, priority=0, devices=devices, checkpoints=SPEC, until=until
-        )
+    def _found(self, entry: EntryRow, until: int, submission: Submission) -> _Wanted:
+        """Goes on with an entry that is in the queue; one that asks for something else is taken out, or ends by itself."""
+        asks_the_same = entry.wanted == RUN and entry.until == until
+        holds = entry.state != WAITING or entry.not_before == PARKED
+        fits = (entry.pools, entry.devices) == (",".join(submission.pools), submission.devices)
+        if asks_the_same and (holds or fits):
+            return _Wanted(entry.run, until)
+        found = _Wanted(entry.run, until, counts=False)
+        ends_on_the_way = entry.wanted == RUN and entry.until is not None and entry.until < until
+        if not (holds and ends_on_the_way):
+            self._take_out(found)
+        return found
 
     def _has_ended(self, wanted: _Wanted, show: Show) -> bool:
         show(wanted.run, wanted.until, self._ledger.runs.find(wanted.run).iteration)
@@ -224,19 +301,24 @@ class _Work:
         entry = self._ledger.queue.entry(wanted.run)
         if entry is None or entry.state == ENDED:
             return True
-        if entry.reason and entry.state == WAITING and self._said.get(wanted.run) != entry.reason:
-            self._said[wanted.run] = entry.reason
+        if entry.state != WAITING or wanted.run in self._taken_out:
+            return False
+        if not wanted.counts or reached(self._ledger, wanted.run) >= wanted.until:
+            self._take_out(wanted)  # it was stopped on the way, and needs devices for nothing that is left to do
+        elif entry.reason and entry.reason not in self._said:
+            self._said.add(entry.reason)
             message(f"{wanted.run} waits in the queue: {entry.reason}")
         return False
 
     def _take_out(self, wanted: _Wanted) -> None:
         if not wanted.queued:
             reason = "the command that drives several runs was interrupted"
-            self._ledger.runs.ask_to_stop(wanted.run, reason, by=acting_name())
+            self._ledger.runs.ask_to_stop(wanted.run, reason, by=self._pools.owner)
             return
         self._taken_out.add(wanted.run)
-        with _unless_queued():
-            self._ledger.submissions.change(wanted.run, acting_name(), wanted=REMOVE)
+        with _unless_out():
+            self._ledger.submissions.change(wanted.run, self._pools.owner, wanted=REMOVE)
+        self._scheduler.hurry()
 
     def _failure(self, wanted: _Wanted) -> str:
         entry = self._ledger.queue.entry(wanted.run)
@@ -247,40 +329,73 @@ class _Work:
     def _is_driven(self, run: str) -> bool:
         return driver_of(self._ledger.overview.line(run)) == DRIVEN
 
-    def _machine_gpus(self) -> tuple[int, ...]:
-        pools = None if self._undeclared is None else self._undeclared.pools[MACHINE]
-        return () if pools is None or pools.gpus is None else pools.numbers
-
 
 class _StandIn:
-    """Schedules the queue in this process, whenever nobody else does."""
+    """Schedules the queue in this process, whenever nobody else does.
+
+    Every round renews the lease, which is a durable write, so there is one each second, and one at once when a driver has ended
+    or the command has changed the queue.
+    """
 
     def __init__(self, home: Home, ledger: Ledger, drivers: DriverProcesses, undeclared: PoolsSpec | None) -> None:
         self._scheduler = Scheduler(home, ledger, drivers, undeclared)
+        self._ledger = ledger
+        self._drivers = drivers
         self._leads = False
+        self._next = 0.0
+        self._ended: frozenset[int] = frozenset()
+        self._said = ""
 
-    def round(self) -> None:
-        """Schedules once, unless another scheduler serves the queue."""
+    def hurry(self) -> None:
+        """Has the next look schedule."""
+        self._next = 0.0
+
+    def look(self) -> None:
+        """Schedules if it is time to, unless another scheduler serves the queue. What is wrong is said once, and tried again."""
+        ended = self._drivers.ended()
+        if time.monotonic() < self._next and ended <= self._ended:
+            return
+        self._next = time.monotonic() + ROUND_SECONDS
+        self._ended = ended
         try:
-            if not self._leads:
-                self._scheduler.lead()
-                self._leads = True
-            self._scheduler.round()
+            self._round()
+            self._said = ""
         except (LeaseHeld, Fenced):
             self._leads = False
+        except (LedgerError, YattError) as error:  # a bad pools file, or people have changed an entry since it was read
+            said = redact(str(error))
+            if said != self._said:
+                self._said = said
+                message(f"the queue is not scheduled now: {said}")
 
     def resign(self) -> None:
-        """Gives the lease back, if this process has it."""
-        if self._leads:
-            try:
-                self._scheduler.resign()
-            except Fenced:
-                self._leads = False
+        """Gives the lease back, if this process has it; if that fails, it ends by itself."""
+        if not self._leads:
+            return
+        try:
+            self._scheduler.resign()
+        except Fenced:
+            self._leads = False
+        except LedgerError as error:
+            message(f"the lease of the queue ends by itself: {redact(str(error))}")
+
+    def _round(self) -> None:
+        if not self._leads:
+            if self._is_served():
+                return
+            self._scheduler.lead()
+            self._leads = True
+        self._scheduler.round()
+
+    def _is_served(self) -> bool:
+        """Returns True if another scheduler has the lease, which only reads."""
+        known = self._ledger.queue.scheduler()
+        return known is not None and known.holder is not None and known.expires_in > 0 and not is_gone(known.holder)
 
 
 @contextmanager
-def _unless_queued() -> Iterator[None]:
-    """Passes over a change of the queue that somebody else has made meanwhile."""
+def _unless_out() -> Iterator[None]:
+    """Passes over the removal of an entry that is out of the queue, or being taken out, already."""
     try:
         yield
     except QueueRefused:

@@ -99,6 +99,10 @@ class DriverProcesses:
                 child.cluster.ended_badly()
         return _start_of(pid) == process_start
 
+    def ended(self) -> frozenset[int]:
+        """Returns the pids of drivers of this process that have ended since they were last asked for by `is_alive`."""
+        return frozenset(pid for pid, child in self._children.items() if child.process.poll() is not None)
+
     def _free_place(self) -> int:
         taken = {child.place for child in self._children.values() if child.process.poll() is None}
         return next(number for number in count() if number not in taken)

@@ -1,7 +1,7 @@
 """Runs the scheduler until SIGTERM: `yatt queue serve`, and the member `queue` of the service group.
 
 Consumes the home's ledger and pools file, and drives no run itself. If another scheduler is alive, it stands by and takes over
-once that one has ended. Without a pools file, it waits for one.
+once that one has ended. Without a pools file, it waits for one, also if the file is deleted later.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class SchedulerService:
         return scheduler
 
     def _serve(self, scheduler: Scheduler) -> None:
-        while not self._ended.is_set():
+        """Schedules as long as there is a pools file; without one, commands that drive runs may schedule them."""
+        while not self._ended.is_set() and pools_file(self._home).exists():
             try:
                 scheduler.round()
                 self._said = ""

@@ -64,9 +64,11 @@ def run(
     from flows.soups.spec import load_soup
     from ops.group.address import server_of_runs
     from ops.preflight.run import check_before_start
+    from ops.queueing.child_runs import ChildPools
 
     soup, checked = load_soup(spec, overrides or ())
     place = Home.locate(home)
+    ChildPools.of(place, acting_name(), at_once).require(checked)
     checked = fetched(place.folder, checked, weights=False)
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
@@ -168,7 +170,7 @@ def _carry_on(home: Home, soup: str, at_once: int | None, output: Output) -> Non
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
-        drives = ChildRuns(home, ledger, clusters, at_once)
+        drives = ChildRuns(home=home, ledger=ledger, clusters=clusters, at_once=at_once, by=acting_name())
         SoupRunner(home=home, ledger=ledger, soup=soup, drive=drives, open_meter=_open_meter, tell=message).run()
         _print(soup_view(ledger, soup), output)
 

@@ -127,6 +127,7 @@ def run(
     from flows.sweeps.spec import load_sweep
     from ops.group.address import server_of_runs
     from ops.preflight.run import check_before_start
+    from ops.queueing.child_runs import ChildPools
 
     given: dict[str, Any] = {"trials": trials, "metric": metric, "workers": workers, "space": _space(over or ())}
     given |= {"sampler": _sampler(grid, random), "seeds": None if seeds is None else _whole_numbers(seeds)}
@@ -138,6 +139,7 @@ def run(
     sweep, checked = load_sweep(spec, options, overrides or ())
     _require_new(to)
     place = Home.locate(home)
+    ChildPools.of(place, acting_name(), at_once).require(checked)
     checked = fetched(place.folder, checked, weights=False)
     for warning in check_before_start(place.folder, checked).warnings:
         message(f"warning: {warning}")
@@ -233,7 +235,7 @@ def _carry_on(home: Home, sweep: str, at_once: int | None, to: Path | None, outp
     reward_process().close()  # the checks before the start may have started it
     keep_caches_inside(home)
     with opened_ledger(home) as ledger, Clusters(home) as clusters:
-        drives = ChildRuns(home, ledger, clusters, at_once)
+        drives = ChildRuns(home=home, ledger=ledger, clusters=clusters, at_once=at_once, by=acting_name())
         SweepRunner(home=home, ledger=ledger, sweep=sweep, drive=drives, tell=message).run()
         if to is not None:
             _write_winner(ledger, sweep, to)

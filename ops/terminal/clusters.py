@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class Clusters:
     """The clusters of a command, one for each place at which it drives runs; a context manager that ends them.
 
-    A head sees the GPUs of the driver that started it, so a place with other GPUs has another cluster. There are none if the
+    A head sees the GPUs of the driver that started it, so named GPUs are a place of their own. There are none if the
     environment names a Ray cluster that exists already.
     """
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._by_place: dict[tuple[int, str | None], SharedCluster] = {}
+        self._by_place: dict[int | str, SharedCluster] = {}
         self._held = ExitStack()
 
     def __enter__(self) -> Clusters:
@@ -43,13 +43,14 @@ class Clusters:
 
         A place with all GPUs borrows a warm one of the service group if that has one.
 
-        gpus: those of the place; None for all.
+        gpus: those that tell the place from others, whatever its number; None for all.
         """
         if attached():
             return None
-        if (place, gpus) not in self._by_place:
-            self._by_place[place, gpus] = self._held.enter_context(_cluster_of(self._home, gpus))
-        return self._by_place[place, gpus]
+        key = place if gpus is None else gpus
+        if key not in self._by_place:
+            self._by_place[key] = self._held.enter_context(_cluster_of(self._home, gpus))
+        return self._by_place[key]
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def run_pipeline(folder: Path, drive: Drive) -> tuple[str, str]:
     with Ledger.open(drive.home.ledger) as ledger:
         clusters: Any = None  # of processes, of which there are none
         tools = tools_of(drive.home, ledger, clusters, at_once=1, by="ann")
-        own = replace(tools, drives=lambda spec: drive)
+        own = replace(tools, drives=lambda: drive)
         return row.id, PipelineRunner(drive.home, ledger, row.id, own).run()
 
 

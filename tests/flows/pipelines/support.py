@@ -22,7 +22,9 @@ from flows.pipelines.tools import Tools
 from flows.run.home import Home
 from ops.integrations.promotion import promote
 from tests.flows.soups.support import RUN, Killed, drive_run
+from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.engines import Tensors
+from yatt_core.spec import RunSpec
 from yatt_core.spec.reading.documents import yaml_text
 
 JOBS: dict[str, Any] = {
@@ -46,7 +48,7 @@ class Plant:
 
     killed_at: number of the moment, before or after an effect, in which the process is killed.
     did: the work that was done, in order.
-    places: devices of each place for runs, each time that runs were driven.
+    too_large: names of runs that could never have their devices.
     """
 
     home: Home
@@ -57,6 +59,7 @@ class Plant:
     moment: int = 0
     did: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
+    too_large: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, folder: Path, inputs: Path, jobs: Mapping[str, Any] | None = None) -> Plant:
@@ -80,7 +83,16 @@ class Plant:
             return ledger.pipelines.jobs(pipeline)
 
     def tools(self) -> Tools:
-        return Tools(self._drives, self._evaluate, self._export, self._promote, lambda *_: self, self._tell, "ann")
+        return Tools(
+            drives=self._drives,
+            require_devices=self._require_devices,
+            evaluate=self._evaluate,
+            export=self._export,
+            promote=self._promote,
+            open_meter=lambda *_: self,
+            tell=self._tell,
+            by="ann",
+        )
 
     def measure(self, weights: Tensors) -> Mapping[str, float]:
         """Returns the square roots of the objectives' shares in the weights, as a soup's meter."""
@@ -97,6 +109,10 @@ class Plant:
     def _drive(self, goals: Goals) -> None:
         for run, until in goals().items():
             self._at(f"drive {run}", lambda run=run, until=until: drive_run(self, run, until))  # type: ignore[misc]
+
+    def _require_devices(self, spec: RunSpec) -> None:
+        if spec.name in self.too_large:
+            raise ConfigurationError(f"the runs need {spec.devices} devices each")
 
     def _evaluate(self, run: str, iteration: int, suite: Path | None) -> dict[str, Any]:
         self._at(f"evaluate {run}", lambda: None)

@@ -24,7 +24,7 @@ JOBS: dict[str, Any] = {
     "next": {"kind": "train", "spec": "run.yaml", "set": ["name=next", "iterations=2", "tracking.tags.from=${jobs.model.model}"]},
     "candidate": {"kind": "promote", "of": "merged", "to": "candidate", "needs": ["model"]},
 }  # fmt: skip
-FEW = (20,)
+FEW = (13, 20, 29)
 """Moments in which it is killed in every test run: while the soup is measured, when it is merged, and when it is exported."""
 MOMENTS = 47
 """Moments of an undisturbed pipeline; in the last one it has ended."""

@@ -20,7 +20,7 @@ from yatt_core.errors import ConfigurationError, DrivenElsewhereError, FencedErr
 
 CALLS = 21
 """Calls of driver and meter in an undisturbed soup: 7 runs, of which 2 are driven twice, and 12 measured models."""
-FEW = (18,)
+FEW = (4, 18)
 """Calls in which it is killed in every test run: one in each kind of step."""
 EVERY_CALL = [pytest.param(call, marks=[] if call in FEW else [pytest.mark.verify]) for call in range(1, CALLS + 1)]
 
