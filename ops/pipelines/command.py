@@ -52,11 +52,11 @@ def run(
     from flows.pipelines.checks import checked_pipeline
     from flows.pipelines.record import start_pipeline
     from ops.group.address import server_of_runs
-    from ops.queueing.child_runs import ChildPools
+    from ops.queueing.child_runs import require_at_once
 
     place = Home.locate(home)
     spec = checked_pipeline(file)
-    ChildPools.of(place, acting_name(), at_once)  # refuses too many runs at once before anything is created
+    require_at_once(place, at_once)
     services.check_surroundings(server_of_runs(place))
     row = start_pipeline(place, spec, file.parent, acting_name())
     _carry_on(place, row.id, at_once, output)
@@ -70,7 +70,10 @@ def resume(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Carry a pipeline on after an approval, a failure or a kill; jobs that are done are not repeated."""
+    from ops.queueing.child_runs import require_at_once
+
     place = Home.locate(home)
+    require_at_once(place, at_once)
     with opened_ledger(place) as ledger:
         name = _find(ledger, pipeline)
     _carry_on(place, name, at_once, output)

@@ -73,6 +73,16 @@ def machine_pools(at_once: int | None) -> PoolsSpec:
     return parse_pools({"pools": {MACHINE: pool}}, "the pools of this machine")
 
 
+def undeclared_pools(home: Home, at_once: int | None) -> PoolsSpec | None:
+    """Returns the pools of a home without a pools file; None if there is one. Raises as `machine_pools` does."""
+    return None if pools_file(home).exists() else machine_pools(at_once)
+
+
+def require_at_once(home: Home, at_once: int | None) -> None:
+    """Raises `ConfigurationError` if more runs are to be driven at once than a home without a pools file can."""
+    undeclared_pools(home, at_once)
+
+
 @dataclass(frozen=True, slots=True)
 class ChildPools:
     """The pools that the runs of a command may use.
@@ -90,8 +100,7 @@ class ChildPools:
     @classmethod
     def of(cls, home: Home, owner: str, at_once: int | None) -> ChildPools:
         """Returns the pools of a home. Raises `ConfigurationError` as `machine_pools` does."""
-        undeclared = None if pools_file(home).exists() else machine_pools(at_once)
-        return cls(home, undeclared, owner, at_once)
+        return cls(home, undeclared_pools(home, at_once), owner, at_once)
 
     @property
     def gpus(self) -> tuple[int, ...]:

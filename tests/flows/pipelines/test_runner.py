@@ -86,6 +86,19 @@ def test_only_what_reads_something_that_changed_is_done_again(tmp_path: Path, in
     assert plant.did == ["drive brew-2", "evaluate brew-2"] and plant.jobs("line-2")["sft"].state == "skipped"
 
 
+def test_a_run_that_could_never_have_its_devices_fails_its_job_alone(tmp_path: Path, inputs: Path) -> None:
+    jobs = {name: {"kind": "train", "spec": "run.yaml", "set": [f"name={name}", "iterations=2"]} for name in ("a", "b")}
+    plant = Plant.of(tmp_path / "plant", inputs, jobs)
+    plant.too_large = ("a",)
+    assert plant.run() == ("line-1", "failed") and plant.did == ["drive b-1"]
+    rows = plant.jobs("line-1")
+    assert (rows["a"].state, rows["b"].state) == ("failed", "done") and "devices each" in rows["a"].reason
+    with Ledger.open(plant.home.ledger) as ledger:
+        assert [row.id for row in ledger.runs.list()] == ["b-1"]
+    plant.too_large = ()
+    assert plant.run() == ("line-1", "finished") and plant.did == ["drive b-1", "drive a-1"]
+
+
 @pytest.mark.parametrize(
     ("gate", "said"),
     [({"at_least": {"accuracy": 0.9}}, "accuracy is 0.75"), ({"at_least": {"acuracy": 0.1}}, "no figure 'acuracy'")],

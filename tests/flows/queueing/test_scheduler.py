@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from db.core.holder import this_process
 from db.core.subjects import QUEUE, subject_of
 from db.write.queueing import Submission
 from db.write.scheduling import Grant
-from flows.queueing.pools_file import pools_file
+from flows.queueing.ledger_facts import QueueHistory, progress_of
+from flows.queueing.pools_file import pools_file, read_pools
 from flows.queueing.scheduler import Scheduler
 from tests.flows.queueing.simulated import Killed, World
 from yatt_core.errors import ConfigurationError
@@ -36,6 +38,18 @@ def test_runs_get_devices_of_their_own_and_leave_the_queue_when_they_are_complet
     assert [world.outcome(run) for run in (one, two, three)] == ["completed"] * 3
     assert [world.ledger.runs.find(run).iteration for run in (one, two, three)] == [4, 4, 4]
     assert all(world.ledger.events.verify(run) is None for run in (one, two, three))
+
+
+@pytest.mark.parametrize(("until", "left"), [(None, 4), (3, 3), (9, 4)])
+def test_a_run_has_left_what_it_is_in_the_queue_for(world: World, until: int | None, left: int) -> None:
+    run = world.submit()
+    entry = world.ledger.queue.entry(run)
+    assert entry is not None
+    history = QueueHistory(pools=read_pools(world.home), rows=(), now=entry.submitted_at)
+    progress = progress_of(
+        ledger=world.ledger, history=history, entry=replace(entry, until=until), held=None, now=entry.submitted_at
+    )
+    assert progress.left == left
 
 
 def test_a_driver_sees_only_the_gpus_of_its_run(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.evaluation.answering import figures_of
 from ops.people.roles import Role
+from ops.queueing import child_runs
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, words
 from tests.flows.pipelines.conftest import inputs
@@ -98,6 +99,17 @@ def test_why_a_pipeline_began_and_runs_again_is_told(yatt: Yatt, plant: Plant, h
     with TestClient(create_app(home), base_url=ORIGIN) as client:
         for page in ("/pipelines", "/pipelines/line-1"):
             assert f"data {rows} changed" in words(check_page(client.get(page, headers=BROWSER).text))
+
+
+def test_more_runs_at_once_than_gpus_are_refused_before_anything_is_created(
+    yatt: Yatt, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child_runs, "local_gpus", lambda: [("Abacus", 1)] * 2)
+    answer = yatt("pipeline", "run", str(plant.file), "--at-once", "3")
+    assert answer.code == 2 and "--at-once 3: this machine has 2 GPUs" in answer.err and not plant.home.folder.exists()
+    plant.run()
+    answer = yatt("pipeline", "resume", "latest", "--at-once", "3")
+    assert answer.code == 2 and "--at-once 3: this machine has 2 GPUs" in answer.err
 
 
 def test_mistakes_cost_nothing(yatt: Yatt, plant: Plant) -> None:

@@ -82,6 +82,14 @@ def test_a_mistake_in_the_pools_file_does_not_end_it(home: Home, caplog: pytest.
     assert caplog.text.count("did you mean 'devices'") == 1
 
 
+def test_it_resigns_when_the_pools_file_is_deleted(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    pools_file(home).write_text(POOLS)
+    seen: list[str | None] = []
+    rounds = Rounds(lambda: pools_file(home).unlink(), lambda: seen.append(scheduled_by(home)))
+    SchedulerService(home, rounds).run()
+    assert seen == [None] and "there are no pools yet" in caplog.text
+
+
 def test_it_is_a_member_of_the_group(home: Home) -> None:
     (queue,) = [each for each in members(home, Ports(1, 2, 3, 4), {}) if each.name == QUEUE]
     assert queue.argv[-1] == "ops.queueing.scheduler"

@@ -10,9 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from db.ledger import Ledger
+from flows.queueing.pools_file import pools_file
 from flows.run.home import Home
 from flows.sweeps.record import SWEEP, WINNER
 from ops.dashboard.app import create_app
+from ops.queueing import child_runs
 from tests.dashboard.conftest import ORIGIN
 from tests.dashboard.pages import BROWSER, check_page, links
 from tests.flows.sweeps.support import RATE, RUN, TEMPERATURE, Lab
@@ -108,3 +110,23 @@ def test_a_wrong_sweep_is_refused_before_anything_is_written(
     assert answer.code == 2 and said in answer.err
     with Ledger.open(home.ledger) as ledger:
         assert len(ledger.runs.list()) == 9 and SWEEP.records(ledger) == ["swept-1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "pools", "said"),
+    [
+        (["--at-once", "3"], "", "--at-once 3: this machine has 2 GPUs"),
+        ([], "pools: {main: {devices: 9, quotas: {default: 1}}}", "can have at most 1 of a pool for project default"),
+    ],
+)
+def test_runs_that_never_get_their_devices_are_refused_before_anything_is_written(
+    yatt: Yatt, home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], pools: str, said: str
+) -> None:
+    monkeypatch.setattr(child_runs, "local_gpus", lambda: [("Abacus", 1)] * 2)
+    (tmp_path / "run.yaml").write_text(json.dumps(RUN))
+    if pools:
+        pools_file(home).write_text(pools)
+    answer = yatt("sweep", str(tmp_path / "run.yaml"), "--over", f"{TEMPERATURE}=0.7,1.0", *options)
+    assert answer.code == 2 and said in answer.err
+    with Ledger.open(home.ledger) as ledger:
+        assert len(ledger.runs.list()) == 9

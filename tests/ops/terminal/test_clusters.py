@@ -56,6 +56,13 @@ def test_who_lends_a_warm_head_hears_that_the_command_was_interrupted(
     assert heard == ["KeyboardInterrupt"]
 
 
+def test_named_gpus_are_one_place_wherever_their_runs_are_driven(home: Home) -> None:
+    with Clusters(home) as clusters:
+        assert clusters.at(0, "0") is clusters.at(1, "0")
+        assert clusters.at(0, "0") is not clusters.at(0, "1")
+        assert clusters.at(0, None) is not clusters.at(1, None)
+
+
 def test_there_are_none_beside_a_cluster_that_exists_already(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YATT_RAY_ADDRESS", "10.0.0.1:6379")
     with Clusters(home) as clusters:
