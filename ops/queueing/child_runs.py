@@ -159,7 +159,7 @@ class ChildRuns:
         """Drives runs until no goals are left.
 
         Raises `InfrastructureError` for runs that ended too early, once the others have ended, `ConfigurationError` if the
-        pools file is bad or a run could never have its devices, before any is submitted, and `KeyboardInterrupt`.
+        pools file is bad or a run could never have its devices, while no other is in the queue, and `KeyboardInterrupt`.
         """
         pools = ChildPools.of(self._home, self._by, self._at_once)
         work = _Work(ledger=self._ledger, goals=goals, clusters=self._clusters, pools=pools)
@@ -193,8 +193,7 @@ class _Wanted:
 class _Work:
     """The runs of one call.
 
-    failed: what became of the runs that ended too early, or cannot be submitted any longer; after the first one, those that wait
-        are taken out of the queue.
+    failed: what became of the runs that ended too early; after the first one, those that wait are taken out of the queue.
     """
 
     def __init__(self, ledger: Ledger, goals: Goals, clusters: Clusters, pools: ChildPools) -> None:
@@ -257,14 +256,18 @@ class _Work:
                     self._take_out(wanted)
 
     def _submit(self, goals: Mapping[str, int]) -> None:
-        """Submits goals, all of which are judged before the first is in the queue."""
+        """Submits goals, all of which are judged before the first is in the queue.
+
+        Raises `ConfigurationError` as `ChildPools.require` does; while runs are under way, that is said, and tried again once one
+        has ended.
+        """
         waiting = {run: until for run, until in goals.items() if reached(self._ledger, run) < until}
         try:
             submissions = {run: self._submission(run, until) for run, until in waiting.items()}
         except ConfigurationError as error:
             if not self._wanted:
                 raise
-            self.failed.append(str(error))
+            self._say(f"no other run is submitted now: {error}")
             return
         left = len(waiting) if self._pools.at_once is None else self._pools.at_once - len(self._wanted)
         for run in list(waiting)[:left]:
@@ -304,7 +307,8 @@ class _Work:
         return found
 
     def _has_ended(self, wanted: _Wanted, show: Show) -> bool:
-        show(wanted.run, wanted.until, self._ledger.runs.find(wanted.run).iteration)
+        iteration = self._ledger.runs.find(wanted.run).iteration
+        show(wanted.run, wanted.until, iteration)
         if not wanted.queued:
             return not self._is_driven(wanted.run)
         entry = self._ledger.queue.entry(wanted.run)
@@ -312,12 +316,18 @@ class _Work:
             return True
         if entry.state != WAITING or wanted.run in self._taken_out:
             return False
-        if not wanted.counts or reached(self._ledger, wanted.run) >= wanted.until:
+        is_there = iteration >= wanted.until and reached(self._ledger, wanted.run) >= wanted.until
+        if is_there or not wanted.counts:
             self._take_out(wanted)  # it was stopped on the way, and needs devices for nothing that is left to do
-        elif entry.reason and entry.reason not in self._said:
-            self._said.add(entry.reason)
-            message(f"{wanted.run} waits in the queue: {entry.reason}")
+        elif entry.reason:
+            self._say(entry.reason, f"{wanted.run} waits in the queue: ")
         return False
+
+    def _say(self, text: str, beginning: str = "") -> None:
+        """Tells people a text, once, whatever it begins with."""
+        if text not in self._said:
+            self._said.add(text)
+            message(f"{beginning}{text}")
 
     def _take_out(self, wanted: _Wanted) -> None:
         if not wanted.queued:

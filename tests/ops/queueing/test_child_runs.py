@@ -237,8 +237,8 @@ def test_a_run_that_never_fits_is_refused_before_any_other_is_in_the_queue(
     assert drivers.started == [] and not ledger.queue.rows().open
 
 
-def test_runs_that_are_driven_end_before_one_that_never_fits_is_said_to(
-    home: Home, ledger: Ledger, drivers: Drivers
+def test_runs_that_are_driven_end_before_one_that_never_fits_is_refused(
+    home: Home, ledger: Ledger, drivers: Drivers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pools(home, devices=SPEC.devices, quotas={"small": SPEC.devices - 1})
     large = create_larger(ledger)
@@ -249,9 +249,10 @@ def test_runs_that_are_driven_end_before_one_that_never_fits_is_said_to(
             wanted[large] = 2
         return {run: until for run, until in wanted.items() if ledger.runs.find(run).iteration < until}
 
-    with pytest.raises(InfrastructureError, match="for project small"):
+    with pytest.raises(ConfigurationError, match="for project small"):
         drive(home, ledger, goals)
     assert reached(ledger)[:2] == [1, 2] and not ledger.queue.rows().open
+    assert capsys.readouterr().err.count("no other run is submitted now: ") == 1
 
 
 def test_of_the_drivers_of_a_run_whose_start_was_interrupted_one_gets_the_lease(
