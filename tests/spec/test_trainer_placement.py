@@ -16,7 +16,7 @@ LENT_BESIDE_JUDGES = (
     "asynchrony.lag=1",
     "placement.mode=split",
     "placement.judges=1",
-    f"rewards.parts=[{JUDGE}]",
+    f"rewards.parts=[{{name: exact, function: exact_match}}, {JUDGE}]",
 )
 
 

@@ -156,7 +156,7 @@ class Dispatcher:
 
     async def retain(self, owners: Sequence[str]) -> None:
         """Keeps only these owners: drops everything that other owners wait for or hold, since they are gone."""
-        for owner in self._queue.owners() - set(owners):
+        for owner in (self._queue.owners() | self._unneeded.keys()) - set(owners):
             self._drop(owner, InfrastructureError(f"{owner} is gone"))
         self._advance()
 

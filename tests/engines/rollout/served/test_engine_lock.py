@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 
 import pytest
@@ -79,6 +80,30 @@ def test_exclusive_work_waits_for_the_end_of_a_step() -> None:
     for thread in (stepping, updating):
         thread.join(SECONDS)
     assert log == ["step", "alone"]
+
+
+def test_exclusive_work_comes_before_the_next_step_of_a_thread_that_steps_on_and_on() -> None:
+    lock = EngineLock()
+    log = list[str]()
+
+    def work() -> None:
+        with lock.alone():
+            log.append("alone")
+
+    working = threading.Thread(target=work)
+
+    def step() -> None:
+        if not log:
+            working.start()
+            until = time.monotonic() + SECONDS
+            while not lock._asking and time.monotonic() < until:
+                time.sleep(0.001)
+        log.append("step")
+
+    for _ in range(3):
+        lock.wait_for(deque(), step)
+    working.join(SECONDS)
+    assert log == ["step", "alone", "step", "step"]
 
 
 def test_a_failed_step_releases_the_lock() -> None:

@@ -17,13 +17,21 @@ class EngineLock:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._taken = self._paused = False
+        self._asking = 0
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Gives this thread exclusive use of the engine, between two steps."""
+        """Gives this thread exclusive use of the engine, after the step in progress if there is one.
+
+        No other step begins before: a thread that takes one step after another would always be there first.
+        """
         with self._changed:
-            while self._taken:
-                self._changed.wait()
+            self._asking += 1
+            try:
+                while self._taken:
+                    self._changed.wait()
+            finally:
+                self._asking -= 1
             self._taken = True
         try:
             yield
@@ -44,7 +52,7 @@ class EngineLock:
     def wait_for(self, arrived: Sized, step: Callable[[], None]) -> None:
         """Returns when something has arrived, or after a step taken by this thread. Raises what the step raises."""
         with self._changed:
-            while (self._taken or self._paused) and not len(arrived):
+            while (self._taken or self._paused or self._asking) and not len(arrived):
                 self._changed.wait()
             if len(arrived):
                 return
