@@ -95,6 +95,11 @@ def test_every_pair_is_refused_with_its_sentence_or_accepted() -> None:
     assert faults == []
 
 
+def test_samplers_of_a_workload_of_ones_own_batch_nothing_continuously() -> None:
+    (line,) = said_of(tree_of([known.OWN_WORKLOAD, known.CONTINUOUS_TORCH_ROLLOUT]))
+    assert line.startswith("rollout.engine.continuous: ") and line.endswith("expected false")
+
+
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("features")
