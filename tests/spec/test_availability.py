@@ -139,6 +139,7 @@ def test_a_temperature_that_vllm_cannot_sample_is_reported_early():
     assert tells(line, "rollout.temperature: ", "0.01 ", "0.005")
 
 
-def test_a_judge_in_bfloat16_is_not_exact():
-    (line,) = mistakes(rewards__parts=PARTS, exact=True)
-    assert tells(line, "exact: ", "false", "'judge'", "bfloat16", "float32")
+def test_a_judge_in_bfloat16_is_not_exact_on_processors():
+    assert not spec(rewards__parts=PARTS).is_exact
+    (obstacle,) = spec(rewards__parts=PARTS, exact=True).obstacles_on_processors()
+    assert tells(obstacle, "the judge of reward part 'judge' ", "bfloat16", "float32")

@@ -36,6 +36,8 @@ from yatt_core.spec.reading.documents import yaml_text
 
 SPEC = load_spec(ROOT / "configs" / "virtual.yaml", ["name=side", "iterations=10"])
 RUNS = ("side-1", "side-2", "side-3")
+LOOKS = 2000
+"""More than a command takes at a run whose driver ends: a process that has ended is noticed by one of the next looks."""
 GPU = ("Abacus", 1)
 
 
@@ -318,7 +320,7 @@ def test_a_run_that_was_left_while_it_was_driven_to_another_iteration_is_driven_
     drivers.stays = True
     with pytest.raises(Killed):
         drive_until(home, ledger, before)
-    drive_until(home, ledger, 4, lambda: None, *[drivers.finish] * 4)
+    drive_until(home, ledger, 4, lambda: None, *[drivers.finish] * LOOKS)
     assert drivers.started == [("side-1", before, None), ("side-1", 4, None)] and reached(ledger)[0] == 4
 
 
@@ -329,7 +331,7 @@ def test_runs_that_were_left_while_they_were_taken_out_are_driven_on(
     with pytest.raises(KeyboardInterrupt):
         drive_until(home, ledger, 2, _interrupt, _interrupt)
     assert entry_of(ledger, "side-1").wanted == "remove"
-    drive_until(home, ledger, 2, lambda: None, *[drivers.finish] * 4)
+    drive_until(home, ledger, 2, lambda: None, *[drivers.finish] * LOOKS)
     assert drivers.started == [("side-1", 2, None)] * 2 and reached(ledger)[0] == 2
 
 
@@ -339,7 +341,7 @@ def test_a_run_that_people_held_back_is_driven_by_the_next_command(
     drivers.stays = True
     with pytest.raises(Killed):
         drive_until(home, ledger, 2, lambda: ledger.submissions.change("side-1", "ann", wanted="hold"))
-    drive_until(home, ledger, 2, lambda: None, *[drivers.finish] * 4)
+    drive_until(home, ledger, 2, lambda: None, *[drivers.finish] * LOOKS)
     assert drivers.started == [("side-1", 2, None)] * 2 and reached(ledger)[0] == 2
 
 
