@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.own_time import replace_time
 from yatt_core import logs
 from yatt_core.logs import JsonLinesFormatter, actor_logs, log_context, log_file, redact, timed
 
@@ -153,7 +154,7 @@ def test_a_second_term_does_not_touch_the_first_ones_file(tmp_path):
 
 def test_timing_adds_up_even_after_an_error(monkeypatch):
     clock = iter([10.0, 12.5, 20.0, 20.5])
-    monkeypatch.setattr(logs.time, "monotonic", lambda: next(clock))
+    replace_time(monkeypatch, logs, monotonic=lambda: next(clock))
     timing: dict[str, float] = {}
     with timed(timing, "reward"):
         pass

@@ -19,6 +19,7 @@ from ops.group.address import server_of_runs, shared_server
 from ops.group.members import PREFECT, Ports
 from ops.group.password import own_password, settle_password
 from ops.group.record import GroupRecord, write_record
+from tests.own_time import replace_time
 from tests.supervisor.support import script_service
 from tests.waiting import wait_until
 from yatt_core.supervisor.client import current_state, ensure_supervisor, stop_supervisor, wait_ready
@@ -113,7 +114,7 @@ def test_a_terminal_that_holds_the_group_restarts_its_supervisor_so_the_run_wait
         elif len(looks) > 2:
             subprocess.run(["sleep", "0.1"], check=True)
 
-    monkeypatch.setattr(address.time, "sleep", revive)
+    replace_time(monkeypatch, address, sleep=revive)
     server, said = found(home)
     assert server is not None and len(looks) >= 2 and len(said) == 1
 

@@ -29,6 +29,7 @@ from ops.queueing.child_runs import ChildRuns, machine_pools
 from ops.queueing.processes import DriverProcesses
 from ops.terminal.clusters import Clusters
 from tests.db.tools import commit_of
+from tests.own_time import replace_time
 from tests.services import ROOT
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.spec import load_spec, override_spec
@@ -36,8 +37,8 @@ from yatt_core.spec.reading.documents import yaml_text
 
 SPEC = load_spec(ROOT / "configs" / "virtual.yaml", ["name=side", "iterations=10"])
 RUNS = ("side-1", "side-2", "side-3")
-LOOKS = 2000
-"""More than a command takes at a run whose driver ends: a process that has ended is noticed by one of the next looks."""
+LOOKS = 4
+"""More than a command takes at a run whose driver ends."""
 GPU = ("Abacus", 1)
 
 
@@ -145,7 +146,7 @@ def drive_until(home: Home, ledger: Ledger, until: int, *happenings: Callable[[]
     """Drives the first run; something may happen at each look at it, and after the last look its command is killed."""
     left = iter(happenings)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: next(left, _die)())
+        replace_time(patch, child_runs, sleep=lambda _: next(left, _die)())
         drive(home, ledger, goals_of(ledger, RUNS[:1], until))
 
 
@@ -176,7 +177,7 @@ def test_each_run_is_driven_once_to_its_goal_and_as_many_at_a_time_as_the_machin
 ) -> None:
     drivers.stays = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: drivers.finish())
+        replace_time(patch, child_runs, sleep=lambda _: drivers.finish())
         drive(home, ledger)
     assert sorted(drivers.started) == [(run, 2, None) for run in RUNS]
     assert reached(ledger) == [2, 2, 2] and drivers.held == [1, 2, 1]
@@ -192,7 +193,7 @@ def test_a_quota_lets_runs_wait(
     write_pools(home, devices=9 * SPEC.devices, quotas={"default": SPEC.devices})
     drivers.stays = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: drivers.finish())
+        replace_time(patch, child_runs, sleep=lambda _: drivers.finish())
         drive(home, ledger)
     assert drivers.held == [1, 1, 1] and reached(ledger) == [2, 2, 2]
     said = [
@@ -206,12 +207,12 @@ def test_devices_that_another_run_holds_are_waited_for(home: Home, ledger: Ledge
     (other,) = RUNS[:1]
     drivers.stays = True
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: (_ for _ in ()).throw(Killed))
+        replace_time(patch, child_runs, sleep=lambda _: (_ for _ in ()).throw(Killed))
         with pytest.raises(Killed):
             drive(home, ledger, lambda: {other: 5})
     assert drivers.started == [(other, 5, None)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: drivers.finish())
+        replace_time(patch, child_runs, sleep=lambda _: drivers.finish())
         drive(home, ledger, goals_of(ledger, RUNS[1:], 2))
     assert drivers.held == [1, 1, 1] and reached(ledger) == [5, 2, 2]
 
@@ -270,7 +271,7 @@ def test_of_the_drivers_of_a_run_whose_start_was_interrupted_one_gets_the_lease(
         patch.setattr(Scheduling, "note_driver", killed)
         with pytest.raises(Killed):
             drive(home, ledger, goals_of(ledger, RUNS[:1], 2))
-    monkeypatch.setattr(child_runs.time, "sleep", lambda _: drivers.finish())
+    replace_time(monkeypatch, child_runs, sleep=lambda _: drivers.finish())
     drive(home, ledger, goals_of(ledger, RUNS[:1], 2))
     # The process of the first start was not recorded, so there is a second one, which ends at once.
     assert drivers.started == [("side-1", 2, None)] * 2 and len(drivers.had_lease) == 1
@@ -362,7 +363,7 @@ def test_a_run_that_has_reached_its_goal_needs_no_devices(home: Home, ledger: Le
 
     happenings: Iterator[Callable[[], object]] = iter((driven_by_another, lambda: None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: next(happenings, _die)())
+        replace_time(patch, child_runs, sleep=lambda _: next(happenings, _die)())
         drive(home, ledger, lambda: {} if fences else {"side-2": 2})
         drive(home, ledger, lambda: {"side-2": 2})
     assert [run for run, _, _ in drivers.started] == ["side-1"] and entry_of(ledger, "side-2").outcome == REMOVED
@@ -382,7 +383,7 @@ def test_a_priority_that_people_gave_stays(home: Home, ledger: Ledger, drivers: 
 
     happenings: Iterator[Callable[[], object]] = iter((hurried,))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(child_runs.time, "sleep", lambda _: next(happenings, drivers.finish)())
+        replace_time(patch, child_runs, sleep=lambda _: next(happenings, drivers.finish)())
         drive(home, ledger, goals)
     assert [until for _, until, _ in drivers.started] == [1, 2] and entry_of(ledger, "side-1").priority == 5
 
@@ -458,7 +459,7 @@ def test_while_another_scheduler_serves_the_queue_the_command_starts_nothing(
         if len(rounds) > 2:
             other.round()
 
-    monkeypatch.setattr(child_runs.time, "sleep", wait)
+    replace_time(monkeypatch, child_runs, sleep=wait)
     drive(home, ledger)
     assert rounds[:3] == [0, 0, 0] and reached(ledger) == [2, 2, 2]
     assert drivers.clusters == [None] * 3, "its drivers have services of their own"
@@ -508,7 +509,7 @@ def test_an_interrupt_takes_all_runs_out_of_the_queue_and_waits_for_their_driver
     write_pools(home, devices=SPEC.devices)
     drivers.stays = True
     happenings: Iterator[Callable[[], None]] = iter((_interrupt, lambda: None))
-    monkeypatch.setattr(child_runs.time, "sleep", lambda _: next(happenings, drivers.finish)())
+    replace_time(monkeypatch, child_runs, sleep=lambda _: next(happenings, drivers.finish)())
     with pytest.raises(KeyboardInterrupt):
         drive(home, ledger)
     assert [run for run, _, _ in drivers.started] == ["side-1"] and reached(ledger) == [-1, -1, -1]
@@ -530,7 +531,7 @@ def test_a_run_that_another_command_drives_is_waited_for(
         ledger.records.checkpoint(fence, CheckpointRow("side-1", 0, 2, fence.term, "c", "", 1, "", 0.0))
         ledger.leases.release(fence)
 
-    monkeypatch.setattr(child_runs.time, "sleep", end)
+    replace_time(monkeypatch, child_runs, sleep=end)
     drive(home, ledger, goals_of(ledger, RUNS[:1], 2))
     assert drivers.started == [] and ledger.queue.entry("side-1") is None
 
