@@ -37,7 +37,7 @@ WAVES = (
     "dynamic_sampling.kind=valid_group", "dynamic_sampling.max_waves=2",
     'rewards.parts=[{name: sparse, function: "tests.flows.reward_functions:sparse", options: {share: 0.3}}]',
 )  # fmt: skip
-TORCH = ("checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "rollout.batch_samples=2", *BUDGETS)
+TORCH = ("checkpoints.every=2", "trainer.sync_bucket_bytes=4096", "rollout.batch_samples=4", *BUDGETS)
 AHEAD = ("asynchrony.lag=1", "data.prompts_per_iteration=4", "rollout.in_flight=9", "rollout.max_slices=3")
 """Collected ahead, and in slices."""
 VIRTUAL_AHEAD = (*AHEAD, "rollout.slice_tokens=8", "rollout.engine.sigma=1.0")

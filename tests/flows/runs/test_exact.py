@@ -101,7 +101,7 @@ def test_in_bfloat16_killed_in_every_phase_it_ends_with_the_same_bits(driver: Dr
     for place in ("sft:0", "commit_start:0", "place:1", "collect:1", "prepare:2", "learn:2", "checkpoint:2"):
         driver.drive_until_killed(struck, place)
     driver.end_actors(struck)
-    for place in ("recover:2", "collect:3", "learn:3", "sync:4", "evaluate:4", "commit:4"):
+    for place in ("recover:1", "collect:3", "learn:3", "sync:4", "evaluate:4", "commit:4"):
         driver.drive_until_killed(struck, place)
     driver.drive(struck)
     assert same_result(driver.results(struck), driver.results(quiet))
