@@ -148,7 +148,6 @@ class _Trainer:
             parts=self._engine.sync_parts,
             rounded_to=kind,
             most_bytes=size,
-            check=_unobjected,
             sent=self._sent,
         )
 
@@ -175,9 +174,7 @@ class _Engine:
     def take(self, group: Any, task: Any, size: int, _: str | None) -> int:
         from yatt_core.engines.sync.receiving import received_weights
 
-        buckets = received_weights(
-            group=group, task=task, most_bytes=size, check=_unobjected, places=self._engine.buffers
-        )
+        buckets = received_weights(group, task, size, self._engine.buffers)
         received = 0
         for bucket in buckets:
             if not bucket.number:
@@ -195,7 +192,3 @@ class _Engine:
 
     def digests(self, wanted: Sequence[Rectangle], _: str | None) -> dict[Rectangle, str]:
         return dict(zip(wanted, self._engine.rectangle_digests(wanted) or (), strict=True))
-
-
-def _unobjected() -> None:
-    """Lets a transfer go on."""

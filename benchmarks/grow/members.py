@@ -184,7 +184,6 @@ class _Sender:
             parts=self._engine.sync_parts,
             rounded_to=ENGINE_TYPE,
             most_bytes=BUCKET,
-            check=lambda: None,
             sent=sent,
         )
 
@@ -225,9 +224,7 @@ class _Taker:
         """Takes what is sent; returns the bytes received."""
         from yatt_core.engines.sync.receiving import received_weights
 
-        buckets = received_weights(
-            group=group, task=task, most_bytes=BUCKET, check=lambda: None, places=self._receiver.buffers
-        )
+        buckets = received_weights(group, task, BUCKET, self._receiver.buffers)
         return self._receiver.take(task.version, buckets)
 
     def copy(self) -> None:

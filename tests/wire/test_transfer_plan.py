@@ -34,7 +34,7 @@ def test_every_number_is_planned_once_within_the_limit(heights: list[int], ranks
         for rank in range(ranks)
     ]
     assert [decode_rectangles(encode_rectangles(each)) for each in sources] == sources
-    plan = plan_transfer(sources, most)
+    plan = plan_transfer(sources, most, 10**6)
     assert [bucket.number for bucket in plan] == list(range(len(plan)))
     assert [bucket.last for bucket in plan] == [False] * (len(plan) - 1) + [True]
     assert all(bucket.nbytes <= most for bucket in plan)
@@ -53,7 +53,7 @@ def test_every_number_is_planned_once_within_the_limit(heights: list[int], ranks
 def test_parts_of_one_tensor_travel_together() -> None:
     """Otherwise an engine that needs whole tensors would hold the parts of many."""
     sources = [[rows(f"t{n}", 64, 32 * rank, 32 * rank + 32) for n in range(10)] for rank in range(2)]
-    plan = plan_transfer(sources, 2100)
+    plan = plan_transfer(sources, 2100, 2100)
     seen: dict[str, list[int]] = {}
     for bucket in plan:
         for place in bucket.places:
@@ -70,5 +70,5 @@ def test_orders_are_merged_and_contradictions_named() -> None:
 
 def test_without_numbers_there_is_one_bucket() -> None:
     for sources in ([[]], [[Rectangle("empty", (0, 4), whole_box((0, 4)), "float32")]]):
-        (bucket,) = plan_transfer(sources, 64)
+        (bucket,) = plan_transfer(sources, 64, 64)
         assert bucket.last and not bucket.nbytes

@@ -153,12 +153,7 @@ class RolloutActor:
             self._ready()
             if task.base and self._held != task.base:
                 raise InfrastructureError(f"rollout-{self._instance} does not hold the weights of transfer {task.base}")
-
-            def check() -> None:
-                self._transfers.check(task)
-
-            size = self._spec.trainer.sync_bucket_bytes
-            buckets = received_weights(group=group, task=task, most_bytes=size, check=check, places=self._taker.buffers)
+            buckets = received_weights(group, task, self._spec.trainer.sync_bucket_bytes, self._taker.buffers)
             first = next(buckets)
             self._begin_update(task.version)
             for bucket in chain([first], buckets):

@@ -242,10 +242,6 @@ class TrainerActor:
 
         with self._presence.serving("send", term), self._transfers.group(task) as group:
             engine = self._holding(task.version)
-
-            def check() -> None:
-                self._transfers.check(task)
-
             return send_weights(
                 group=group,
                 task=task,
@@ -253,7 +249,6 @@ class TrainerActor:
                 outlines=engine.sync_outlines,
                 rounded_to=type_sent(self._spec),
                 most_bytes=self._spec.trainer.sync_bucket_bytes,
-                check=check,
                 sent=self._sent,
             )
 

@@ -52,13 +52,19 @@ class TransferEnd:
             if self._group is None or self._group.address != task.address:
                 self._group = None
                 address, store = self._served or ("", None)
-                self._group = SyncGroup(task, self._name, store if address == task.address else None, own_device())
+                self._group = SyncGroup(
+                    task=task,
+                    own=self._name,
+                    store=store if address == task.address else None,
+                    device=own_device(),
+                    check=self._check,
+                )
             yield self._group
         except BaseException:
             self._close()
             raise
 
-    def check(self, task: TransferTask) -> None:
+    def _check(self, task: TransferTask) -> None:
         """Raises `FencedError` if the driver has been replaced, and `LostActorError` if a member has ended."""
         self._presence.fence.check(task.term)
         names = {member.actor_id: member.name for member in task.members}

@@ -19,7 +19,7 @@ from yatt_core.wire.parts import Rectangle, TensorPart
 Parts = Iterator[TensorPart[torch.Tensor]]
 """Parts of tensors that a rank contributes to the weights."""
 BLOCK = 4 << 20
-"""Numbers that are rounded and hashed at a time."""
+"""Numbers that are rounded and hashed, or compared, at a time."""
 
 
 def rectangle_of(part: TensorPart[torch.Tensor], rounded_to: str | None) -> Rectangle:

@@ -1,11 +1,19 @@
-"""Arrays of weights as they travel (`yatt_core.wire.number_types`), seen as tensors, and changes applied to them."""
+"""Arrays of weights as they travel (`yatt_core.wire.number_types`), seen as tensors; what changes in them, found and applied.
+
+Numbers are compared as the engines hold them, bit for bit.
+"""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from yatt_core.errors import InfrastructureError
-from yatt_core.wire.buckets import Changed
+from yatt_core.wire.buckets import Piece, Place
+from yatt_core.wire.changes import compress, encode_positions, encode_steps
 from yatt_core.wire.number_types import BFLOAT16, Array
 
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -24,18 +32,42 @@ def as_tensor(array: Array | torch.Tensor, kind: str) -> torch.Tensor:
     return found.view(torch.bfloat16) if kind == BFLOAT16 else found
 
 
-def apply_changes(whole: torch.Tensor, far: torch.Tensor, changed: Changed) -> None:
-    """Changes numbers of a contiguous tensor in place.
+@torch.no_grad()
+def find_changes(place: Place, held: torch.Tensor, values: torch.Tensor) -> tuple[Place, npt.NDArray[np.uint8]]:
+    """Returns what has changed in a rectangle, or all of it if that takes fewer bytes, with its sizes in the place.
 
-    far: the numbers that have changed too much to be told by a step.
+    held: its numbers in host memory, in the type in which they are sent; they are brought up to date.
+    values: its numbers now, of any type, on any device.
+    """
+    new = values.to("cpu", held.dtype).contiguous().view(-1)
+    bits = BITS[new.element_size()]
+    before = held.contiguous().view(-1).view(bits).numpy()
+    after = new.view(bits).numpy()
+    changes = np.flatnonzero(before != after)
+    steps, far = encode_steps(before[changes], after[changes])
+    compressed = compress(steps, encode_positions(changes))
+    held.copy_(new.view(held.shape))
+    if far.nbytes + len(compressed) >= after.nbytes:
+        return place, after.view(np.uint8)
+    counted = replace(place, changes=changes.size, far=far.size, step_bytes=len(compressed))
+    return counted, np.concatenate([far.view(np.uint8), compressed])
+
+
+@torch.no_grad()
+def write_piece(whole: torch.Tensor, piece: Piece) -> None:
+    """Writes a rectangle of a contiguous tensor, rounded to its type, or changes numbers of it, in place.
 
     Raises `InfrastructureError` if the changes are those of numbers of another type.
     """
-    if far.dtype != whole.dtype:
-        raise InfrastructureError(f"weights: changes of {far.dtype} arrived for a tensor of {whole.dtype}")
+    values = as_tensor(piece.values, piece.kind)
+    if piece.changed is None:
+        whole[piece.box.slices((0,) * whole.dim())].copy_(values)
+        return
+    if values.dtype != whole.dtype:
+        raise InfrastructureError(f"weights: changes of {values.dtype} arrived for a tensor of {whole.dtype}")
     bits = BITS[whole.element_size()]
     held = whole.view(-1).view(bits)
-    at, steps = (torch.from_numpy(each).to(whole.device) for each in (changed.at, changed.steps))
+    at, steps = (torch.from_numpy(each).to(whole.device) for each in (piece.changed.at, piece.changed.steps))
     found = held[at] + steps.to(bits)
-    found[steps == 0] = far.to(whole.device).view(bits)
+    found[steps == 0] = values.to(whole.device).view(bits)
     held[at] = found

@@ -22,7 +22,7 @@ from yatt_core.wire.bit_sums import block_sums
 from yatt_core.wire.changes import decode_positions, decode_steps, decompress
 from yatt_core.wire.number_types import Array, storage_type
 from yatt_core.wire.packed import ALIGNMENT
-from yatt_core.wire.parts import Box, Rectangle, cut_box, whole_box
+from yatt_core.wire.parts import Rectangle, cut_box, whole_box
 
 if TYPE_CHECKING:
     import torch
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 NamedArrays = Iterable[tuple[str, Array]]
 BucketBuffer = npt.NDArray[np.uint8]
 """The bytes of a bucket in host memory, or memory for one."""
-Contents = Iterable[tuple["Place", BucketBuffer]]
-"""Places, and the bytes of what is there."""
 DIGEST_BYTES = 32
 """Bytes of `bucket_digest`, which follow a bucket on its way."""
 BUCKET_BYTES = 256 << 20
@@ -75,7 +73,7 @@ class Place(Rectangle):
     step_bytes: size of the compressed steps and positions (`wire.changes`).
     """
 
-    offset: int
+    offset: int = 0
     changes: int = -1
     far: int = 0
     step_bytes: int = 0
@@ -177,33 +175,19 @@ def places_as_rows(places: Iterable[Place]) -> list[list[Any]]:
     return rows
 
 
-def places_of_rows(rows: Iterable[Sequence[Any]]) -> tuple[Place, ...]:
-    """Returns the places of which `places_as_rows` made JSON values."""
-    return tuple(_place_of_row(row) for row in rows)
-
-
-def _place_of_row(row: Sequence[Any]) -> Place:
-    name, shape, offsets, sizes, kind, offset, changes, far, step_bytes = row
-    return Place(
-        name=name,
-        shape=tuple(shape),
-        box=Box(tuple(offsets), tuple(sizes)),
-        kind=kind,
-        offset=offset,
-        changes=changes,
-        far=far,
-        step_bytes=step_bytes,
-    )
-
-
-def placed(rectangle: Rectangle, offset: int) -> Place:
-    """Returns the place of all numbers of a rectangle. offset: in bytes."""
-    return Place(name=rectangle.name, shape=rectangle.shape, box=rectangle.box, kind=rectangle.kind, offset=offset)
-
-
 def aligned(end: int) -> int:
     """Returns the first offset at or after `end` at which a rectangle may begin."""
     return -(-end // ALIGNMENT) * ALIGNMENT
+
+
+def laid_out(places: Iterable[Place]) -> tuple[Place, ...]:
+    """Returns places one behind another, whatever their offsets were."""
+    found = list[Place]()
+    end = 0
+    for place in places:
+        found.append(replace(place, offset=aligned(end)))
+        end = found[-1].offset + place.nbytes
+    return tuple(found)
 
 
 def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES) -> Iterator[WeightBucket]:
@@ -211,48 +195,30 @@ def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES) -> Iterator
 
     most_bytes: maximum size of a bucket; at least the size of one number.
     """
-    return filled_buckets(_contents(tensors, most_bytes), most_bytes)
-
-
-def _contents(tensors: NamedArrays, most_bytes: int) -> Contents:
-    for name, array in tensors:
-        kind = array.dtype.name
-        for box in cut_box(whole_box(array.shape), most_bytes // storage_type(kind).itemsize):
-            # With the ellipsis, a tensor without dimensions stays an array.
-            inside: Any = (*box.slices((0,) * array.ndim), ...)
-            place = placed(Rectangle(name, tuple(array.shape), box, kind), 0)
-            yield place, np.ascontiguousarray(array[inside]).reshape(-1).view(np.uint8)
-
-
-def filled_buckets(contents: Contents, most_bytes: int) -> Iterator[WeightBucket]:
-    """Puts rectangles, or what has changed in them, into one or more buckets, in their order.
-
-    contents: places, of which the offset does not count, and their bytes, at most `most_bytes` each.
-
-    The bytes between two rectangles are zero, so that equal weights have equal digests.
-    """
     number = 0
     places = list[Place]()
     # Pages are allocated on first write: a small model takes no more memory than its size.
     data = np.empty(most_bytes, np.uint8)
     end = 0
-    for place, values in contents:
-        offset = aligned(end)
-        if offset + len(values) > most_bytes:
-            yield _bucket(number, False, places, data[:end])
-            number += 1
-            places = []
-            data = np.empty(most_bytes, np.uint8)
-            end = 0
-            offset = 0
-        data[end:offset] = 0
-        places.append(replace(place, offset=offset))
-        end = offset + len(values)
-        data[offset:end] = values
+    for name, array in tensors:
+        kind = array.dtype.name
+        for box in cut_box(whole_box(array.shape), most_bytes // storage_type(kind).itemsize):
+            place = Place(name=name, shape=tuple(array.shape), box=box, kind=kind, offset=aligned(end))
+            if place.offset + place.nbytes > most_bytes:
+                yield _bucket(number, False, places, data[:end])
+                number += 1
+                places = []
+                data = np.empty(most_bytes, np.uint8)
+                place = replace(place, offset=0)
+            # With the ellipsis, a tensor without dimensions stays an array.
+            place.of(data)[...] = array[(*box.slices((0,) * array.ndim), ...)]
+            end = place.offset + place.nbytes
+            places.append(place)
     yield _bucket(number, True, places, data[:end])
 
 
 def _bucket(number: int, last: bool, places: Sequence[Place], data: BucketBuffer) -> WeightBucket:
+    clear_gaps(places, data)
     digest = bucket_digest(places, data)
     return WeightBucket(number=number, last=last, places=tuple(places), data=data, digest=digest)
 

@@ -7,13 +7,14 @@ from several ranks is soon complete. Pure functions; the plan depends on nothing
 
 from __future__ import annotations
 
-import heapq
 import json
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 
-from yatt_core.wire.buckets import Place, aligned, placed
+from yatt_core.wire.buckets import Place, aligned, laid_out
 from yatt_core.wire.number_types import storage_type
 from yatt_core.wire.parts import Box, Rectangle, cut_box
 
@@ -36,28 +37,42 @@ class PlannedBucket:
         """Size of its contents in bytes."""
         return max((place.offset + place.nbytes for place in self.places), default=0)
 
+    @property
+    def changed_sizes(self) -> list[int]:
+        """What tells the places of changes from those of the plan: three numbers each."""
+        return [size for each in self.places for size in (each.changes, each.far, each.step_bytes)]
 
-def plan_transfer(sources: Sequence[Sequence[Rectangle]], most_bytes: int) -> tuple[PlannedBucket, ...]:
+    def of_changes(self, sizes: Sequence[int]) -> PlannedBucket:
+        """Returns the bucket with what has changed in its rectangles. sizes: its `changed_sizes`."""
+        rows = zip(self.places, sizes[0::3], sizes[1::3], sizes[2::3], strict=True)
+        counted = (replace(place, changes=changes, far=far, step_bytes=steps) for place, changes, far, steps in rows)
+        return replace(self, places=laid_out(counted))
+
+
+def plan_transfer(
+    sources: Sequence[Sequence[Rectangle]], most_bytes: int, most_numbers: int
+) -> tuple[PlannedBucket, ...]:
     """Plans the buckets of all ranks; a rank sends its rectangles in the order in which it lists them.
 
     sources: each rank's rectangles; those of one tensor are adjacent, and all ranks list tensors in compatible orders.
     most_bytes: maximum size of a bucket.
+    most_numbers: those of a rectangle in a bucket.
 
     There is at least one bucket, which may be empty.
     """
-    window = list[tuple[int, Rectangle]]()
+    window = list[tuple[int, Place]]()
     size = 0
     found = list[PlannedBucket]()
     for source, rectangle in _in_order(sources):
         item = storage_type(rectangle.kind).itemsize
-        for box in cut_box(rectangle.box, most_bytes // item):
-            cut = replace(rectangle, box=box)
-            needed = aligned(placed(cut, 0).nbytes)
+        for box in cut_box(rectangle.box, min(most_numbers, most_bytes // item)):
+            place = Place(name=rectangle.name, shape=rectangle.shape, box=box, kind=rectangle.kind)
+            needed = aligned(place.nbytes)
             if window and size + needed > most_bytes:
                 found += _buckets(window, len(found))
                 window = []
                 size = 0
-            window.append((source, cut))
+            window.append((source, place))
             size += needed
     found += _buckets(window, len(found)) or ([] if found else [PlannedBucket(0, 0, False, ())])
     return (*found[:-1], replace(found[-1], last=True))
@@ -76,46 +91,31 @@ def _in_order(sources: Sequence[Sequence[Rectangle]]) -> Iterable[tuple[int, Rec
 def merged_order(lists: Sequence[Sequence[str]]) -> list[str]:
     """Returns the names of all lists in an order in which each list's names keep their order.
 
-    Names of different lists are interleaved by their places. Raises `ValueError` if the lists contradict each other.
+    Names of different lists are interleaved. Raises `ValueError` if the lists contradict each other.
     """
-    followers: dict[str, set[str]] = {name: set() for names in lists for name in names}
-    waits = dict.fromkeys(followers, 0)
-    place = dict.fromkeys(followers, 0)
+    order = TopologicalSorter(dict.fromkeys((name for names in lists for name in names), ()))
     for names in lists:
-        for number, name in enumerate(names):
-            place[name] = max(place[name], number)
-            if number and name not in followers[names[number - 1]]:
-                followers[names[number - 1]].add(name)
-                waits[name] += 1
-    ready = [(place[name], name) for name, count in waits.items() if not count]
-    heapq.heapify(ready)
-    found: list[str] = []
-    while ready:
-        _, name = heapq.heappop(ready)
-        found.append(name)
-        for following in followers[name]:
-            waits[following] -= 1
-            if not waits[following]:
-                heapq.heappush(ready, (place[following], following))
-    if len(found) < len(followers):
+        for name, following in pairwise(names):
+            order.add(following, name)
+    try:
+        order.prepare()
+    except CycleError as error:
         raise ValueError(
-            f"the ranks list their tensors in contradictory orders, such as {min(followers.keys() - {*found})}"
-        )
+            f"the ranks list their tensors in contradictory orders, such as {min(error.args[1])}"
+        ) from None
+    found = list[str]()
+    while ready := sorted(order.get_ready()):
+        found += ready
+        order.done(*ready)
     return found
 
 
-def _buckets(window: Sequence[tuple[int, Rectangle]], number: int) -> list[PlannedBucket]:
-    """Divides a window by rank. number: that of the first bucket."""
-    found = list[PlannedBucket]()
-    for source in sorted({source for source, _ in window}):
-        end = 0
-        places = list[Place]()
-        for rectangle in (each for owner, each in window if owner == source):
-            place = placed(rectangle, aligned(end))
-            end = place.offset + place.nbytes
-            places.append(place)
-        found.append(PlannedBucket(number + len(found), source, False, tuple(places)))
-    return found
+def _buckets(window: Sequence[tuple[int, Place]], first: int) -> list[PlannedBucket]:
+    """Divides a window by rank. first: the number of its first bucket."""
+    return [
+        PlannedBucket(number, source, False, laid_out(place for owner, place in window if owner == source))
+        for number, source in enumerate(sorted({source for source, _ in window}), first)
+    ]
 
 
 def encode_rectangles(rectangles: Iterable[Rectangle]) -> bytes:

@@ -58,7 +58,13 @@ class Members:
 
     def group(self, task: TransferTask, name: str) -> SyncGroup:
         if name not in self.groups:
-            self.groups[name] = SyncGroup(task, name, self.store if name == "trainer-0" else None, CPU)
+            self.groups[name] = SyncGroup(
+                task=task,
+                own=name,
+                store=self.store if name == "trainer-0" else None,
+                device=CPU,
+                check=lambda task: self.check(),
+            )
             self.groups[name]._gpu = self.gpus.get(name, NO_GPU)
         return self.groups[name]
 
@@ -69,7 +75,9 @@ class Members:
         group = self.group(task, f"trainer-{rank}")
         sent = self.sent.setdefault(rank, SentWeights()) if delta else None
         try:
-            return send_weights(group, task, given, kind, self.most_bytes, self.check, sent)
+            return send_weights(
+                group=group, task=task, parts=given, rounded_to=kind, most_bytes=self.most_bytes, sent=sent
+            )
         except BaseException:
             group.close()
             raise
@@ -80,7 +88,7 @@ class Members:
         group = self.group(task, name)
         received = 0
         try:
-            for bucket in received_weights(group, task, self.most_bytes, self.check, taker.buffers):
+            for bucket in received_weights(group, task, self.most_bytes, taker.buffers):
                 if not bucket.number:
                     taker.begin_update(task.version)
                 self.on_bucket(name, bucket.number)

@@ -174,7 +174,7 @@ def test_a_damaged_bucket_leaves_its_engine_dirty_and_all_members_free(
 
     def damage(number: int, source: int) -> None:
         finish(number, source)
-        if number == 3:
+        if number == 2 * 3:
             raise InfrastructureError("bucket 3 does not match its digest")
 
     monkeypatch.setattr(members.groups["rollout-1"], "finish", damage)

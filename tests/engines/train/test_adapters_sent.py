@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engines.sync.members import Members, nothing_is_wrong
+from tests.engines.sync.members import Members
 from tests.engines.train.support import make_engine, random_task, update
 from tests.engines.train.test_adapters import lora_spec
 from tests.needs import NEEDS_PEFT
@@ -42,7 +42,6 @@ def sent(members: Members, parts: list[Parts], outlines: list[Parts]) -> list[Fu
                 parts=parts[rank],
                 rounded_to=None,
                 most_bytes=BUCKET,
-                check=nothing_is_wrong,
                 outlines=outlines[rank],
             )
         except BaseException:

@@ -10,7 +10,8 @@ of them is gone or the driver has been replaced: a driver may die between its ca
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -27,16 +28,12 @@ from yatt_core.engines.train.ranks.time_limits import time_limit
 from yatt_core.engines.train.ranks.waiting import waiting_for_actors
 from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.transfers import TransferTask
-from yatt_core.wire.transfer_plan import PlannedBucket
 
 CONNECT_TIME = timedelta(seconds=30)
 """How long a connection may take: the store is served, and every member has come, before anybody connects."""
 
 MEMORY = "memory"
 """The way of weights that an engine copies from a rank's memory."""
-
-Check = Callable[[], None]
-"""Raises an error if the transfer must not go on."""
 
 
 def serve_meeting(host: str) -> tuple[str, Any]:
@@ -64,9 +61,17 @@ class SyncGroup:
     own: this member's name.
     store: the store that this process serves; None to connect to that of the first rank.
     device: where this member's tensors are.
+    check: raises an error if a transfer must not go on.
     """
 
-    def __init__(self, task: TransferTask, own: str, store: Any, device: torch.device) -> None:
+    def __init__(
+        self,
+        task: TransferTask,
+        own: str,
+        store: Any,
+        device: torch.device,
+        check: Callable[[TransferTask], None] = lambda task: None,
+    ) -> None:
         self.address = task.address
         self.own = own
         self.sources = len(task.ranks)
@@ -78,7 +83,8 @@ class SyncGroup:
         self._lendings: dict[int, Lending] = {}
         self._pending: dict[int, Any] = {}
         self._gpu = gpu_name(device)
-        self._check = _nothing
+        self._check = check
+        self._task = task
         self._opened = False
         host, port = split_address(task.address)
         try:
@@ -111,10 +117,6 @@ class SyncGroup:
         found = [MEMORY] if source in self._lendings else []
         return [*found, *([self._groups[source].name()] if source in self._groups else [])]
 
-    def sends(self, bucket: PlannedBucket) -> bool:
-        """Returns True if this member is the rank that sends a bucket."""
-        return self._place == bucket.source
-
     def close(self) -> None:
         """Closes the connections, so that members in the middle of a transfer notice."""
         for lending in self._lendings.values():
@@ -123,29 +125,28 @@ class SyncGroup:
         self._groups.clear()
         self._lendings.clear()
 
-    def meet(self, task: TransferTask, told: bytes, check: Check) -> list[bytes]:
+    def meet(self, task: TransferTask, told: bytes) -> list[bytes]:
         """Waits until all members have come to a transfer; returns what each rank has told.
 
         told: this member's information for the others; ignored for engines.
 
-        Raises `InfrastructureError` if a member cannot be reached, and what `check` raises.
+        Raises `InfrastructureError` if a member cannot be reached, and what the check raises.
         """
-        self._check = check
-        try:
+        self._task = task
+        with self._connected("the meeting", self._names):
             self._store.set(f"told/{self.own}", told)
-            self._await("come", task.name, check)
+            self._await("come")
             found = [bytes(self._store.get(f"told/{name}")) for name in self._names[: self.sources]]
             if not self._opened:
-                self._open(task.name, check)
-        except RuntimeError as error:
-            raise self._lost("the meeting", self._names, error) from error
+                self._open()
         return found
 
-    def _await(self, step: str, name: str, check: Check) -> None:
-        """Waits until every member has come to a step of a transfer."""
+    def _await(self, step: str) -> None:
+        """Waits until every member has come to a step of the transfer."""
+        name = self._task.name
         self._store.set(f"{step}/{self.own}", name)
         missing = list(self._names)
-        pausing = pauses(check)
+        pausing = pauses(self._require_going)
         while missing := [each for each in missing if not self._has_come(each, step, name)]:
             with waiting_for_actors(f"the meeting for {name}", missing):
                 next(pausing)
@@ -154,16 +155,25 @@ class SyncGroup:
         key = f"{step}/{member}"
         return bool(self._store.check([key])) and bytes(self._store.get(key)).decode() == name
 
-    def _open(self, name: str, check: Check) -> None:
+    def _require_going(self) -> None:
+        """Raises an error if the transfer must not go on."""
+        self._check(self._task)
+
+    def _open(self) -> None:
         """Connects the members, rank by rank, in the same order everywhere."""
         self._store.set(f"gpu/{self.own}", self._gpu)
-        self._await("connecting", name, check)
+        self._await("connecting")
         routes = plan_routes([bytes(self._store.get(f"gpu/{each}")).decode() for each in self._names], self.sources)
         self._buffers = self._device if routes[0].backend == NCCL else HOST
         for source, route in enumerate(routes):
             if self._place in (source, *route.sharing) and route.sharing:
                 self._lendings[source] = Lending(
-                    store=self._store, source=source, borrowers=route.sharing, own=self._place, device=self._device
+                    store=self._store,
+                    source=source,
+                    borrowers=route.sharing,
+                    own=self._place,
+                    device=self._device,
+                    check=self._require_going,
                 )
             if self._place in (source, *route.grouped) and route.grouped:
                 with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):
@@ -197,36 +207,35 @@ class SyncGroup:
     def begin(self, number: int, source: int, buffer: torch.Tensor) -> None:
         """Begins to send a buffer, or to receive one, without waiting; `finish` waits.
 
-        number: that of the bucket.
+        number: twice that of the bucket that is in it, and one more for the sizes of the bucket's changes.
         source: the rank that sends it.
         """
         options = distributed.BroadcastOptions()
         options.rootRank = 0
         options.timeout = time_limit(buffer.nbytes)
-        try:
+        with self._connected(f"bucket {number // 2}", self._others(source)):
             if source in self._lendings:
                 self._lendings[source].begin(number, buffer)
             if source in self._groups:
                 self._pending[number] = self._groups[source].broadcast([buffer], options)
-        except RuntimeError as error:
-            raise self._lost(f"bucket {number}", self._others(source), error) from error
 
     def finish(self, number: int, source: int) -> None:
         """Waits until a buffer has been sent or received. Raises `InfrastructureError` if a member is lost."""
+        what = f"bucket {number // 2}"
         others = self._others(source)
+        with self._connected(what, others), waiting_for_actors(f"{what} of {self._names[source]}'s weights", others):
+            if source in self._groups:
+                self._pending.pop(number).wait()
+            if source in self._lendings:
+                self._lendings[source].finish(number)
+
+    @contextmanager
+    def _connected(self, what: str, others: Sequence[str]) -> Iterator[None]:
+        """Has errors of a connection name those with whom it was lost."""
         try:
-            with waiting_for_actors(f"bucket {number} of {self._names[source]}'s weights", others):
-                if source in self._groups:
-                    self._pending.pop(number).wait()
-                if source in self._lendings:
-                    self._lendings[source].finish(number, self._check)
+            yield
         except RuntimeError as error:
-            raise self._lost(f"bucket {number}", others, error) from error
-
-    def _lost(self, what: str, others: list[str], error: RuntimeError) -> InfrastructureError:
-        names = ", ".join(name for name in others if name != self.own)
-        return InfrastructureError(f"{self.own} lost its connection in {what} of the weights with {names}: {error}")
-
-
-def _nothing() -> None:
-    """Has nothing to object to."""
+            names = ", ".join(name for name in others if name != self.own)
+            raise InfrastructureError(
+                f"{self.own} lost its connection in {what} of the weights with {names}: {error}"
+            ) from error

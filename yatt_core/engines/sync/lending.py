@@ -31,15 +31,25 @@ class Lending:
     borrowers: the engines on its GPU.
     own: this member, which is the rank or one of these engines.
     device: where this member's tensors are.
+    check: raises an error if the transfer must not go on.
     """
 
-    def __init__(self, store: Any, source: int, borrowers: Sequence[int], own: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        store: Any,
+        source: int,
+        borrowers: Sequence[int],
+        own: int,
+        device: torch.device,
+        check: Callable[[], None],
+    ) -> None:
         self._store = store
         self._source = source
         self._borrowers = borrowers
         self._own = own
         self._lends = own == source
         self._device = device
+        self._check = check
         self._buffers: dict[int, torch.Tensor] = {}
 
     def begin(self, number: int, buffer: torch.Tensor) -> None:
@@ -48,21 +58,21 @@ class Lending:
         if self._lends:
             self._store.set(self._key("lent", number), device_memory.lent(buffer.view(torch.uint8)))
 
-    def finish(self, number: int, check: Callable[[], None]) -> None:
+    def finish(self, number: int) -> None:
         """Waits until every engine has copied a buffer, or until this one has.
 
-        Raises `RuntimeError` if a member has closed its end, or takes too long, and what `check` raises.
+        Raises `RuntimeError` if a member has closed its end, or takes too long, and what the check raises.
         """
         buffer = self._buffers.pop(number)
         limit = time_limit(buffer.nbytes).total_seconds()
         if self._lends:
             keys = [self._key(f"copied by {borrower}", number) for borrower in self._borrowers]
-            self._await(keys, limit, check)
+            self._await(keys, limit)
             for key in (*keys, self._key("lent", number)):
                 self._store.delete_key(key)
             return
         key = self._key("lent", number)
-        self._await([key], limit, check)
+        self._await([key], limit)
         buffer.view(torch.uint8).copy_(device_memory.borrowed(bytes(self._store.get(key)), self._device))
         device_memory.wait_for(self._device)
         self._store.set(self._key(f"copied by {self._own}", number), b"")
@@ -76,8 +86,8 @@ class Lending:
     def _key(self, what: str, number: int) -> str:
         return f"{what}/{self._source}/{number}"
 
-    def _await(self, keys: list[str], limit: float, check: Callable[[], None]) -> None:
-        pausing = pauses(check)
+    def _await(self, keys: list[str], limit: float) -> None:
+        pausing = pauses(self._check)
         while not self._store.check(keys):
             if self._store.check([CLOSED]):
                 raise RuntimeError("a member has closed its connections")

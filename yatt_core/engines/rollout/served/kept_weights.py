@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from yatt_core.engines.rollout.served.shared_bucket import BucketMemory, SharedBucket
-from yatt_core.engines.tensor_bits import apply_changes, as_tensor
+from yatt_core.engines.tensor_bits import as_tensor, write_piece
 from yatt_core.errors import InfrastructureError
-from yatt_core.wire.buckets import BUCKET_BYTES, Piece, Place, WeightBucket, aligned, bucket_digest, placed
-from yatt_core.wire.parts import Rectangle, Sizes, whole_box
+from yatt_core.wire.buckets import BUCKET_BYTES, Piece, Place, WeightBucket, bucket_digest, laid_out
+from yatt_core.wire.parts import Sizes, whole_box
 
 LAYER = re.compile(r".*?\.\d+\.")
 """The beginning of the names of a layer's tensors. An engine may fuse them, so that it needs all of them together."""
@@ -47,14 +47,12 @@ class KeptWeights:
 
     def __init__(self, shapes: Mapping[str, Sizes], kind: str, most_bytes: int = BUCKET_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._tensors: dict[str, KeptTensor] = {}
-        end = 0
-        for name, shape in shapes.items():
-            place = placed(Rectangle(name, shape, whole_box(shape), kind), aligned(end))
-            self._tensors[name] = KeptTensor(place, _part_of(name))
-            end = place.offset + place.nbytes
+        places = laid_out(
+            Place(name=name, shape=shape, box=whole_box(shape), kind=kind) for name, shape in shapes.items()
+        )
+        self._tensors = {place.name: KeptTensor(place, _part_of(place.name)) for place in places}
         self._memory = BucketMemory()
-        (self._data,) = self._memory.buffers(1, end)
+        (self._data,) = self._memory.buffers(1, max(place.offset + place.nbytes for place in places))
         self._changed: set[str] = set()
         self._is_complete = False
         self._has_base = False
@@ -71,14 +69,9 @@ class KeptWeights:
         Raises `InfrastructureError` for changes of what is not known, and for those of numbers of another type.
         """
         tensor = self._tensors[piece.name]
-        whole = as_tensor(tensor.place.of(self._data), tensor.place.kind)
-        values = as_tensor(piece.values, piece.kind)
-        if piece.changed is None:
-            whole[piece.box.slices((0,) * whole.dim())].copy_(values)
-        elif not self._has_base:
+        if piece.changed is not None and not self._has_base:
             raise InfrastructureError(f"weights: only changes of {piece.name} arrived, but the engine needs all of it")
-        else:
-            apply_changes(whole, values, piece.changed)
+        write_piece(as_tensor(tensor.place.of(self._data), tensor.place.kind), piece)
         if piece.changed is None or piece.changed.at.size:
             self._changed.add(tensor.part)
 

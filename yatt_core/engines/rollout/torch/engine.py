@@ -21,7 +21,7 @@ from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
-from yatt_core.engines.tensor_bits import apply_changes, as_tensor
+from yatt_core.engines.tensor_bits import write_piece
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
@@ -120,13 +120,7 @@ class TorchRolloutEngine(WeightTaker):
         return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
 
     def _put(self, piece: Piece) -> None:
-        with torch.no_grad():
-            whole = self._tensors[piece.name]
-            values = as_tensor(piece.values, piece.kind)
-            if piece.changed is not None:
-                apply_changes(whole, values, piece.changed)
-                return
-            whole[piece.box.slices((0,) * whole.dim())].copy_(values)
+        write_piece(self._tensors[piece.name], piece)
 
     def _complete(self, version: int) -> None:
         self._runner.clear()

@@ -20,7 +20,7 @@ from yatt_core.engines.host_memory import give_back_freed_memory
 from yatt_core.engines.offload import HeldMemory, Offloaded
 from yatt_core.engines.rectangles import rectangle_digest
 from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
-from yatt_core.engines.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import write_piece
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.sampled import adopt_sampled, seal_sampled
 from yatt_core.inputs.manifest import START
@@ -166,10 +166,8 @@ class WorkloadSampler(WeightTaker):
         self.wake()
         return ExpectedTensors({name: tuple(tensor.shape) for name, tensor in self._tensors.items()}, str)
 
-    @torch.no_grad()
     def _put(self, piece: Piece) -> None:
-        whole = self._tensors[piece.name]
-        whole[piece.box.slices((0,) * whole.dim())].copy_(as_tensor(piece.values, piece.kind))
+        write_piece(self._tensors[piece.name], piece)
 
     def _complete(self, version: int) -> None:
         """Does nothing: nothing is derived from the weights."""
