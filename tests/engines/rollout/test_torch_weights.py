@@ -9,7 +9,7 @@ from tests.engines.rollout.cases import (
     rows_of,
     torch_case,
 )
-from yatt_core.engines.tensor_bits import as_tensor
+from yatt_core.engines.tensor_bits import write_piece
 from yatt_core.errors import InfrastructureError, NumericError
 
 
@@ -43,13 +43,13 @@ def test_an_interrupted_update_leaves_the_engine_dirty(torch_engine, monkeypatch
     """Half-way through the tensors some are new and some old, so neither version may be claimed."""
     copied = []
 
-    def interrupt(array, kind):
-        copied.append(array)
+    def interrupt(whole, piece):
+        copied.append(piece)
         if len(copied) == 3:
             raise MemoryError
-        return as_tensor(array, kind)
+        write_piece(whole, piece)
 
-    monkeypatch.setattr("yatt_core.engines.rollout.torch.engine.as_tensor", interrupt)
+    monkeypatch.setattr("yatt_core.engines.rollout.own_tensors.write_piece", interrupt)
     with pytest.raises(MemoryError):
         torch_engine.engine.update_weights(torch_engine.weights(1), 1)
     assert torch_engine.engine.version == -1

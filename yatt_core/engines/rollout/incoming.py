@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from yatt_core.errors import InfrastructureError
 from yatt_core.protocols.engines import Tensors
 from yatt_core.wire.buckets import BucketBuffer, Piece, WeightBucket, buckets_of
 from yatt_core.wire.number_types import FLOATS
-from yatt_core.wire.parts import Box, Sizes
+from yatt_core.wire.parts import Box, Rectangle, Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,22 @@ class ExpectedTensors:
     """The tensors that an update must contain.
 
     shapes: shapes of the model's tensors by name; tied tensors appear only once.
-    own_name: maps any of a tensor's names to the one that the model uses.
+    renamed: the names that the model uses, by others under which a tensor may arrive.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
-    own_name: Callable[[str], str]
+    shapes: Mapping[str, Sizes]
+    renamed: Mapping[str, str]
+
+    def name_of(self, rectangle: Rectangle) -> str:
+        """Returns the model's own name of a rectangle's tensor. Raises `InfrastructureError` if it has no such tensor."""
+        name = self.renamed.get(rectangle.name, rectangle.name)
+        if name not in self.shapes:
+            raise InfrastructureError(f"weights: the model has no tensor {rectangle.name}")
+        if rectangle.shape != self.shapes[name]:
+            raise InfrastructureError(
+                f"weights: {name} has shape {list(rectangle.shape)}, expected {list(self.shapes[name])}"
+            )
+        return name
 
 
 class Arrived:
@@ -91,22 +102,12 @@ class Incoming:
 
     def _admitted(self, piece: Piece) -> Piece:
         if self._wanted is not None:
-            piece = self._of_the_model(piece, self._wanted)
+            piece = replace(piece, name=self._wanted.name_of(piece))
+            if piece.kind not in FLOATS:
+                raise InfrastructureError(f"weights: {piece.name} has dtype {piece.kind}, expected floating point")
         if self._is_whole(piece.name, piece.shape) or not self._come.setdefault(piece.name, Arrived()).add(piece.box):
             raise InfrastructureError(f"weights: numbers of {piece.name} arrived twice")
         return piece
-
-    def _of_the_model(self, piece: Piece, wanted: ExpectedTensors) -> Piece:
-        name = wanted.own_name(piece.name)
-        if name not in wanted.shapes:
-            raise InfrastructureError(f"weights: the model has no tensor {piece.name}")
-        if piece.shape != wanted.shapes[name]:
-            raise InfrastructureError(
-                f"weights: {name} has shape {list(piece.shape)}, expected {list(wanted.shapes[name])}"
-            )
-        if piece.kind not in FLOATS:
-            raise InfrastructureError(f"weights: {name} has dtype {piece.kind}, expected floating point")
-        return replace(piece, name=name)
 
 
 class Assembly:

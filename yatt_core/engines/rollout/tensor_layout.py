@@ -1,49 +1,35 @@
 """Names and shapes of a model's tensors, as in its Hugging Face folder: an update must contain all of them.
 
-Consumes a folder with config.json and safetensors files, of which it reads only the headers.
+Consumes a folder with config.json and safetensors files, of which it reads only the headers. An engine in a process of its own
+takes a vision-language model's tensors by the names of its modules in transformers, under which the trainer sends them; such
+folders may keep older names.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from yatt_core.engines.rollout.incoming import ExpectedTensors
 from yatt_core.errors import ConfigurationError
 
 HEAD = "lm_head.weight"
-EMBEDDINGS = "model.embed_tokens.weight"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorLayout:
-    """The tensors of a model.
+class TensorLayout(ExpectedTensors):
+    """The tensors of a model. A tied head has the name of the embeddings.
 
-    shapes: the tensors' shapes by name, without a tied head.
-    tied: whether the head is the embeddings.
     positions: maximum number of tokens of a sequence; None if unlimited.
     vision: whether the model has a vision tower.
-    embeddings: name of the embeddings.
     """
 
-    shapes: Mapping[str, tuple[int, ...]]
-    tied: bool
     positions: int | None
-    vision: bool = False
-    embeddings: str = EMBEDDINGS
-
-    @property
-    def renamed(self) -> Mapping[str, str]:
-        """The model's own names of tensors that may arrive under other ones: that of a tied head."""
-        return {HEAD: self.embeddings} if self.tied else {}
-
-    def own_name(self, name: str) -> str:
-        """Returns the model's own name of a tensor; a tied one may arrive under either of its names."""
-        return self.renamed.get(name, name)
+    vision: bool
 
 
 def read_layout(folder: Path) -> TensorLayout:
@@ -60,8 +46,26 @@ def read_layout(folder: Path) -> TensorLayout:
     if not shapes:
         raise ConfigurationError(f"{folder}: has no *.safetensors; other weight formats can run code and are not read")
     text = config.get("text_config") or config
-    tied = bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)))
-    if tied:
+    renamed = dict[str, str]()
+    if config.get("tie_word_embeddings", text.get("tie_word_embeddings", False)):
         shapes.pop(HEAD, None)
+        renamed[HEAD] = "model.embed_tokens.weight"
     positions = text.get("max_position_embeddings")
-    return TensorLayout(shapes, tied, None if positions is None else int(positions), "vision_config" in config)
+    return TensorLayout(shapes, renamed, None if positions is None else int(positions), "vision_config" in config)
+
+
+def engine_layout(folder: Path) -> TensorLayout:
+    """Returns what an engine in a process of its own takes. Raises as `read_layout` does."""
+    layout = read_layout(folder)
+    if not layout.vision:
+        return layout
+    # Imported only here: an engine of text needs neither torch's modules nor transformers in this process.
+    from yatt_core.models.meta_device import empty_causal_lm
+
+    model = empty_causal_lm(str(folder), "float32")
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    if not layout.renamed:
+        return replace(layout, shapes=shapes)
+    shapes.pop(HEAD, None)
+    (embeddings,) = (name for name in shapes if name.endswith("embed_tokens.weight"))
+    return replace(layout, shapes=shapes, renamed={HEAD: embeddings})

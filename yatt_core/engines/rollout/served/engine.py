@@ -10,8 +10,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +20,11 @@ from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
 from yatt_core.engines.rollout.served.companions import Spanned
 from yatt_core.engines.rollout.served.engine_lock import EngineLock
 from yatt_core.engines.rollout.served.launch import Launch
-from yatt_core.engines.rollout.served.layout import engine_layout
 from yatt_core.engines.rollout.served.process import EngineProcess
 from yatt_core.engines.rollout.served.protocol import Opening
 from yatt_core.engines.rollout.served.responses import Ended, Response, Step, result_of
 from yatt_core.engines.rollout.served.shared_bucket import BucketMemory
+from yatt_core.engines.rollout.tensor_layout import engine_layout
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError, NumericError
 from yatt_core.progress import advanced
 from yatt_core.protocols.engines import EngineWork
@@ -177,14 +177,16 @@ class ServedRolloutEngine(WeightTaker):
         Responses in progress wait and then continue as `in_flight_update` specifies; a failed update loses
         them. Cached prompt states of the old weights are discarded.
         """
-        with self._lock.alone():
+        with self._updating():
             self._lock.pause()
-            self._or_resume(lambda: super(ServedRolloutEngine, self).begin_update(version))
+            super().begin_update(version)
 
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""
-        with self._lock.alone():
-            self._or_resume(lambda: self._take(bucket))
+        with self._updating():
+            super().take(bucket)
+            if self._kept is None:
+                self._core.call("take", self._memory.share(bucket))
 
     def buffers(self, count: int, nbytes: int) -> Sequence[BucketBuffer] | None:
         """See `RolloutEngine`. The engine's workers read this memory, unless they read the copy that is kept."""
@@ -192,31 +194,26 @@ class ServedRolloutEngine(WeightTaker):
 
     def end_update(self) -> None:
         """See `RolloutEngine`."""
-        with self._lock.alone():
-            self._or_resume(super().end_update)
+        with self._updating():
+            super().end_update()
             self._lock.resume()
 
-    def _or_resume(self, part: Callable[[], None]) -> None:
-        """Runs a part of an update. If it fails, waiting responses resume and fail because the weights are gone."""
-        try:
-            part()
-        except BaseException:
-            self._lock.resume()
-            raise
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        """Keeps others out of a part of an update. If it fails, so does the update: waiting responses resume, and fail."""
+        with self._lock.alone():
+            try:
+                yield
+            except BaseException:
+                self._incoming = None
+                self._lock.resume()
+                raise
 
     def _begin(self, version: int) -> ExpectedTensors:
         if self._kept is not None:
             self._kept.begin()
         self._core.call("begin_update", self._layout.renamed)
-        return ExpectedTensors(self._layout.shapes, self._layout.own_name)
-
-    def _take(self, bucket: WeightBucket) -> None:
-        super().take(bucket)
-        if self._kept is None:
-            incoming = self._incoming
-            self._incoming = None
-            self._core.call("take", self._memory.share(bucket))
-            self._incoming = incoming
+        return self._layout
 
     def _put(self, piece: Piece) -> None:
         """Changes the copy. Without one, the engine's workers load the whole bucket, once all of it has been checked."""
@@ -239,27 +236,18 @@ class ServedRolloutEngine(WeightTaker):
 
         Raises `InfrastructureError` for tensors that the model does not have.
         """
+        by_tensor = dict[str, list[Rectangle]]()
+        for rectangle in rectangles:
+            by_tensor.setdefault(self._layout.name_of(rectangle), []).append(rectangle)
         found = dict[Rectangle, str]()
         with self._lock.alone():
-            for name, of_one in self._by_tensor(rectangles).items():
+            for name, of_one in by_tensor.items():
                 digests = self._core.call("rectangle_digests", name, self._layout.shapes[name], of_one)
                 if digests is None:
                     return None
                 found |= zip(of_one, digests, strict=True)
                 advanced()
         return [found[rectangle] for rectangle in rectangles]
-
-    def _by_tensor(self, rectangles: Sequence[Rectangle]) -> dict[str, list[Rectangle]]:
-        """Returns rectangles by the model's own name of their tensor. Raises as `rectangle_digests` does."""
-        found = dict[str, list[Rectangle]]()
-        for rectangle in rectangles:
-            name = self._layout.own_name(rectangle.name)
-            if self._layout.shapes.get(name) != rectangle.shape:
-                raise InfrastructureError(
-                    f"weights: the model has no tensor {rectangle.name} of shape {rectangle.shape}"
-                )
-            found.setdefault(name, []).append(rectangle)
-        return found
 
     def take_work(self) -> EngineWork:
         """Returns the work done since the last call."""

@@ -6,7 +6,7 @@ weights; produces responses. Its weights are undefined (version -1) until the fi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -14,22 +14,17 @@ from torch import nn
 
 from yatt_core.engines.dense.kernels import KernelChoice
 from yatt_core.engines.device import own_device, placed
-from yatt_core.engines.host_memory import give_back_freed_memory, keep_freed_memory
+from yatt_core.engines.host_memory import keep_freed_memory
 from yatt_core.engines.images import open_reader
-from yatt_core.engines.offload import HeldMemory, Offloaded
-from yatt_core.engines.rectangles import rectangle_digest
-from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
+from yatt_core.engines.rollout.own_tensors import OwnTensors
 from yatt_core.engines.rollout.torch.decoding import decode, decode_pieces
 from yatt_core.engines.rollout.torch.runners import open_runner
-from yatt_core.engines.tensor_bits import write_piece
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
-from yatt_core.wire.buckets import Piece
-from yatt_core.wire.parts import Rectangle
 
 
-class TorchRolloutEngine(WeightTaker):
+class TorchRolloutEngine(OwnTensors):
     """One engine on one thread, and on its process's GPU if there is one.
 
     max_prompt_tokens, max_new_tokens: limits on a request, in tokens.
@@ -64,9 +59,9 @@ class TorchRolloutEngine(WeightTaker):
         self._max_prompt_tokens = max_prompt_tokens
         self._max_new_tokens = max_new_tokens
         self._max_sequences = max_num_seqs
-        self._tensors, self._aliases = _state(self._model)
+        tensors, renamed = _state(self._model)
+        super().__init__(tensors, renamed)
         self._version = folder_version
-        self._away: Offloaded | None = None
         self._capabilities = {
             "batch_invariant": self._runner.batch_invariant,
             "sleep": True,
@@ -114,54 +109,13 @@ class TorchRolloutEngine(WeightTaker):
                 )
         self._wake()
 
-    def _begin(self, version: int) -> ExpectedTensors:
-        self._wake()
-        shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
-        return ExpectedTensors(shapes, lambda name: self._aliases.get(name, name))
-
-    def _put(self, piece: Piece) -> None:
-        write_piece(self._tensors[piece.name], piece)
-
     def _complete(self, version: int) -> None:
         self._runner.clear()
 
-    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> list[str]:
-        """See `RolloutEngine`. A sleeping engine wakes for it.
-
-        Raises `InfrastructureError` for tensors that the model does not have.
-        """
-        asleep = self._away is not None
-        found = []
-        self._wake()
-        for rectangle in rectangles:
-            whole = self._tensors.get(self._aliases.get(rectangle.name, rectangle.name))
-            if whole is None or tuple(whole.shape) != rectangle.shape:
-                raise InfrastructureError(
-                    f"weights: the model has no tensor {rectangle.name} of shape {rectangle.shape}"
-                )
-            found.append(rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())]))
-        if asleep:
-            self._sleep()
-        return found
-
-    def sleep(self) -> None:
-        """Frees the key/value cache and moves the weights from a GPU to host memory until they are needed again."""
-        self._sleep()
-
     def _sleep(self) -> None:
+        """Frees the key/value cache, too."""
         self._runner.release()
-        if self._away is None:
-            self._away = Offloaded(HeldMemory(tuple(self._tensors.values())))
-        give_back_freed_memory()
-
-    def wake(self) -> None:
-        """Moves the weights back to the GPU."""
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._away is not None:
-            self._away.bring_back()
-            self._away = None
+        super()._sleep()
 
 
 def _state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:

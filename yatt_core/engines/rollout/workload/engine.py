@@ -7,7 +7,7 @@ there are; a shard that is sealed already is kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,19 +16,13 @@ import torch
 
 from yatt_core.digests import json_digest
 from yatt_core.engines.device import prepared_device
-from yatt_core.engines.host_memory import give_back_freed_memory
-from yatt_core.engines.offload import HeldMemory, Offloaded
-from yatt_core.engines.rectangles import rectangle_digest
-from yatt_core.engines.rollout.incoming import ExpectedTensors, WeightTaker
-from yatt_core.engines.tensor_bits import write_piece
+from yatt_core.engines.rollout.own_tensors import OwnTensors
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.experience.sampled import adopt_sampled, seal_sampled
 from yatt_core.inputs.manifest import START
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult
 from yatt_core.protocols.receipts import SampleTask, ShardRef
 from yatt_core.spec.run import RunSpec
-from yatt_core.wire.buckets import Piece
-from yatt_core.wire.parts import Rectangle
 from yatt_core.workloads.columns import encode_columns
 from yatt_core.workloads.contract import Columns, Continues, Draw, Rows, SamplesApart, ShowsImages, Workload
 from yatt_core.workloads.finding import called, continue_from, make_workload, verify_workload
@@ -58,7 +52,7 @@ class DrawnShards:
         return {name: column[rows].copy() for name, column in self.columns.items()}
 
 
-class WorkloadSampler(WeightTaker):
+class WorkloadSampler(OwnTensors):
     """Implements `RolloutEngine` but for responses, and `SamplingEngine`; one torch thread, as on the trainer's ranks."""
 
     def __init__(self, spec: RunSpec, run_folder: Path, inputs_folder: Path) -> None:
@@ -74,7 +68,7 @@ class WorkloadSampler(WeightTaker):
             continue_from(spec, partial(called, spec), workload, read_state(inputs_folder / START))
         self._workload: Workload = workload
         self._parts: SamplesApart = workload
-        self._tensors = self._whole_tensors()
+        super().__init__(self._whole_tensors(), {})
         # What a shard depends on beside its key; the number of samplers is not part of it.
         self._made_by = json_digest(
             {
@@ -83,7 +77,6 @@ class WorkloadSampler(WeightTaker):
                 "dtype": dtype,
             }
         )
-        self._away: Offloaded | None = None
         self._latest: DrawnShards | None = None
 
     @property
@@ -137,37 +130,6 @@ class WorkloadSampler(WeightTaker):
     def stream(self, request: GenerateRequest) -> Iterator[GeneratePiece | None]:
         """Raises `InfrastructureError`: nobody asks a sampler for responses."""
         raise InfrastructureError(NO_TEXT)
-
-    def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> list[str]:
-        """See `RolloutEngine`. Raises `InfrastructureError` for tensors that the workload does not take."""
-        found = []
-        for rectangle in rectangles:
-            whole = self._tensors.get(rectangle.name)
-            if whole is None or tuple(whole.shape) != rectangle.shape:
-                raise InfrastructureError(
-                    f"weights: the sampler has no tensor {rectangle.name} of shape {rectangle.shape}"
-                )
-            found.append(rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())]))
-        return found
-
-    def sleep(self) -> None:
-        """Moves the weights from a GPU to host memory until they are needed again."""
-        if self._away is None:
-            self._away = Offloaded(HeldMemory(tuple(self._tensors.values())))
-        give_back_freed_memory()
-
-    def wake(self) -> None:
-        """Moves the weights back to the GPU."""
-        if self._away is not None:
-            self._away.bring_back()
-            self._away = None
-
-    def _begin(self, version: int) -> ExpectedTensors:
-        self.wake()
-        return ExpectedTensors({name: tuple(tensor.shape) for name, tensor in self._tensors.items()}, str)
-
-    def _put(self, piece: Piece) -> None:
-        write_piece(self._tensors[piece.name], piece)
 
     def _complete(self, version: int) -> None:
         """Does nothing: nothing is derived from the weights."""
