@@ -83,9 +83,7 @@ def rank_of(number: int, spec: Any, parts: Parts, folder: Path) -> Handle:
     actor._rank = number
     actor._settled = True
     actor._sent = SentWeights()
-    engine = SimpleNamespace(
-        version=0, in_step=False, copies_alone=True, sync_parts=lambda: iter(parts), sync_outlines=lambda: iter(parts)
-    )
+    engine = SimpleNamespace(version=0, in_step=False, copies_alone=True, sync_parts=lambda outlines=False: iter(parts))
     actor._engine = engine  # type: ignore[assignment]
     return Handle(f"trainer-{number}", actor)
 

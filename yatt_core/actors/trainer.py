@@ -246,7 +246,6 @@ class TrainerActor:
                 group=group,
                 task=task,
                 parts=engine.sync_parts,
-                outlines=engine.sync_outlines,
                 rounded_to=type_sent(self._spec),
                 most_bytes=self._spec.trainer.sync_bucket_bytes,
                 sent=self._sent,

@@ -233,7 +233,38 @@ class SamplingEngine(Protocol):
         ...
 
 
-class TrainEngine(Protocol):
+@runtime_checkable
+class SendsWeights(Protocol):
+    """A rank of a trainer whose weights go to other engines, as tensors under Hugging Face names."""
+
+    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+        """Yields the tensors for the rollout engines one after another, under Hugging Face names, tied tensors once.
+
+        For a caller that has trainer and engine in one process (`RolloutEngine.update_weights`). All ranks iterate to the
+        end, in step; only rank 0's arrays are used, and each is valid only until the next one.
+        """
+        ...
+
+    @property
+    def in_step(self) -> bool:
+        """Whether all ranks must take part in step in `sync_parts`, as when adapters are merged.
+
+        What such a rank holds by itself cannot be compared with what an engine holds.
+        """
+        ...
+
+    def sync_parts(self, outlines: bool = False) -> Iterator[TensorPart[Any]]:
+        """Yields what this rank contributes to the weights for the rollout engines, as tensors on its device.
+
+        Parts of one tensor are adjacent. Each call yields the same parts in the same order. Unless `in_step`, nothing is
+        gathered; otherwise every rank must iterate to the end, whatever becomes of its transfer.
+
+        outlines: whether the parts may lack their numbers, so that a rank can yield them by itself.
+        """
+        ...
+
+
+class TrainEngine(SendsWeights, Protocol):
     """One logical rank of the trainer; every rank gets the same calls in the same order.
 
     A version is the number of iterations learned; it is 0 after `initialise` and `sft`.
@@ -302,37 +333,9 @@ class TrainEngine(Protocol):
         """
         ...
 
-    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """Yields the tensors for the rollout engines one after another, under Hugging Face names, tied tensors once.
-
-        For a caller that has trainer and engine in one process (`RolloutEngine.update_weights`). All ranks iterate to the
-        end, in step; only rank 0's arrays are used, and each is valid only until the next one.
-        """
-        ...
-
-    @property
-    def in_step(self) -> bool:
-        """Whether all ranks must take part in step in `sync_parts`, as when adapters are merged.
-
-        What such a rank holds by itself cannot be compared with what an engine holds.
-        """
-        ...
-
     @property
     def copies_alone(self) -> bool:
         """Whether a rank can copy its state for a checkpoint by itself, beside calls that only read, and ranks not in step."""
-        ...
-
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
-        """Yields what this rank contributes to the weights for the rollout engines, as tensors on its device.
-
-        Parts of one tensor are adjacent. Each call yields the same parts in the same order. Unless `in_step`, nothing is
-        gathered; otherwise every rank must iterate to the end, whatever becomes of its transfer.
-        """
-        ...
-
-    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
-        """Yields the parts of `sync_parts` without their numbers, which a rank can do by itself."""
         ...
 
     def weights_digest(self) -> str:

@@ -58,44 +58,35 @@ def block_sums(data: Bytes) -> list[int]:
     data: contiguous bytes; a tensor's begin at a multiple of eight bytes of its storage.
     """
     if isinstance(data, np.ndarray):
-        return _sums_on_host(data)
-    return _sums_on_host(data.numpy()) if data.device.type == "cpu" else sums_on_device(data)
-
-
-def _sums_on_host(data: npt.NDArray[np.uint8]) -> list[int]:
-    weights = weights_of_block()
-    found = list[int]()
-    for start in range(0, data.nbytes, BLOCK_BYTES):
-        found += _sums_of_one(data[start : start + BLOCK_BYTES], weights)
-    return found
+        return _sums(data, weights_of_block(), 1)
+    return block_sums(data.numpy()) if data.device.type == "cpu" else sums_on_device(data)
 
 
 def sums_on_device(data: torch.Tensor, at_a_time: int = DEVICE_BLOCKS) -> list[int]:
     """Does the work of `block_sums` where a tensor is, several blocks at a time."""
-    weights = _weights_on(data.device)
+    return _sums(data, _weights_on(data.device), at_a_time)
+
+
+def _sums(data: Bytes, weights: Any, at_a_time: int) -> list[int]:
+    """Does the work of `block_sums`, with arrays or with tensors."""
     whole = data.nbytes // BLOCK_BYTES * BLOCK_BYTES
     found = list[int]()
     for start in range(0, whole, at_a_time * BLOCK_BYTES):
-        rows = data[start : min(start + at_a_time * BLOCK_BYTES, whole)].view(weights.dtype).view(-1, BLOCK_WORDS)
-        found += _interleaved((rows * weights).sum(1).tolist(), ((rows >> 32) * weights).sum(1).tolist())
-    return found + (_sums_of_one(data[whole:], weights) if whole < data.nbytes else [])
+        blocks = data[start : min(start + at_a_time * BLOCK_BYTES, whole)]
+        found += _sums_of_rows(blocks.view(weights.dtype).reshape(-1, BLOCK_WORDS), weights)
+    if rest := data.nbytes - whole:
+        words = -(-rest // WORD_BYTES)
+        size = words * WORD_BYTES
+        last: Any = np.zeros(size, np.uint8) if isinstance(data, np.ndarray) else data.new_zeros(size)
+        last[:rest] = data[whole:]
+        found += _sums_of_rows(last.view(weights.dtype).reshape(1, words), weights[:words])
+    return found
 
 
-def _sums_of_one(data: Bytes, weights: Any) -> list[int]:
-    """Returns the sums of a block, which may be a shorter one, whose last word may lack bytes."""
-    count = data.nbytes // WORD_BYTES
-    words = data[: count * WORD_BYTES].view(weights.dtype)
-    low = int((words * weights[:count]).sum())
-    high = int(((words >> 32) * weights[:count]).sum())
-    if rest := data[count * WORD_BYTES :].tolist():
-        word = int.from_bytes(bytes(rest), "little")
-        weight = int(weights[count])
-        low += word * weight
-        high += (word >> 32) * weight
-    return _interleaved([low], [high])
-
-
-def _interleaved(lows: list[int], highs: list[int]) -> list[int]:
+def _sums_of_rows(rows: Any, weights: Any) -> list[int]:
+    """Returns the sums of blocks. rows: [blocks, words]."""
+    lows = (rows * weights).sum(1).tolist()
+    highs = ((rows >> 32) * weights).sum(1).tolist()
     return [each % MODULUS for pair in zip(lows, highs, strict=True) for each in pair]
 
 

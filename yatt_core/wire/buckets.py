@@ -211,7 +211,8 @@ def buckets_of(tensors: NamedArrays, most_bytes: int = BUCKET_BYTES) -> Iterator
                 data = np.empty(most_bytes, np.uint8)
                 place = replace(place, offset=0)
             # With the ellipsis, a tensor without dimensions stays an array.
-            place.of(data)[...] = array[(*box.slices((0,) * array.ndim), ...)]
+            inside: Any = (*box.slices((0,) * array.ndim), ...)
+            place.of(data)[...] = array[inside]
             end = place.offset + place.nbytes
             places.append(place)
     yield _bucket(number, True, places, data[:end])

@@ -41,17 +41,9 @@ class Box:
 
     def joined(self, other: Box) -> Box | None:
         """Returns the rectangle that this one and another one make up; None if they make up none."""
-        differing = [
-            place
-            for place, (own, others) in enumerate(
-                zip(
-                    zip(self.offsets, self.sizes, strict=True),
-                    zip(other.offsets, other.sizes, strict=True),
-                    strict=True,
-                )
-            )
-            if own != others
-        ]
+        own = zip(self.offsets, self.sizes, strict=True)
+        others = zip(other.offsets, other.sizes, strict=True)
+        differing = [place for place, (one, two) in enumerate(zip(own, others, strict=True)) if one != two]
         if len(differing) != 1:
             return None
         first, second = sorted((self, other), key=lambda box: box.offsets)

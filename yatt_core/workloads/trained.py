@@ -4,8 +4,8 @@ Reinforcement learning of a language model, learning from rows, and classes of t
 The engine keeps what all of them share: versions, receipts, calls that may be repeated. A workload prepares what an iteration
 learns from and seals it, learns from it, and knows how its state is saved, read again by any number of ranks, and digested.
 
-What a workload does not have it leaves out: `Evaluates`, `FineTunes`, `Accumulates`, `SendsWeights` and `FreesMemory` are
-protocols of their own. What a whole run has is declared by `workload_kinds.WorkloadParts`.
+What a workload does not have it leaves out: `Evaluates`, `FineTunes`, `Accumulates`, `FreesMemory` and `SendsWeights`, which is
+among those of engines, are protocols of their own. What a whole run has is declared by `workload_kinds.WorkloadParts`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-import numpy.typing as npt
+from typing import Protocol, runtime_checkable
 
 from yatt_core.protocols.engines import FrozenState, NeededTensor
 from yatt_core.protocols.receipts import BatchTask, PrepareReceipt, RowsReceipt, RowsTask, SftReceipt
-from yatt_core.wire.parts import TensorPart
 
 Fingerprint = Mapping[str, float | str]
 Changed = Callable[[], None]
@@ -116,28 +113,6 @@ class Accumulates(Protocol):
 
     def accumulate(self, task: BatchTask) -> float:
         """See `TrainEngine.accumulate`."""
-        ...
-
-
-@runtime_checkable
-class SendsWeights(Protocol):
-    """A workload whose weights go to other engines, as tensors under Hugging Face names."""
-
-    @property
-    def in_step(self) -> bool:
-        """See `TrainEngine.in_step`."""
-        ...
-
-    def stream_weights(self) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """See `TrainEngine.stream_weights`."""
-        ...
-
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
-        """See `TrainEngine.sync_parts`."""
-        ...
-
-    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
-        """See `TrainEngine.sync_outlines`."""
         ...
 
 

@@ -69,7 +69,7 @@ class Members:
         return self.groups[name]
 
     def send(self, task: TransferTask, rank: int, parts: Parts, kind: str | None, delta: bool = False) -> int:
-        def given() -> Iterator[TensorPart[torch.Tensor]]:
+        def given(outlines: bool) -> Iterator[TensorPart[torch.Tensor]]:
             return iter(parts)
 
         group = self.group(task, f"trainer-{rank}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Barrier, BrokenBarrierError
 from typing import Any
@@ -25,11 +26,11 @@ from yatt_core.engines.train.torch.engine import TorchTrainEngine
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.parts import TensorPart
 
-Parts = Callable[[], Iterator[TensorPart[torch.Tensor]]]
+Parts = Callable[[bool], Iterator[TensorPart[torch.Tensor]]]
 BUCKET = 4096
 
 
-def sent(members: Members, parts: list[Parts], outlines: list[Parts]) -> list[Future[int]]:
+def sent(members: Members, parts: list[Parts]) -> list[Future[int]]:
     """Has all members take part; returns what became of the engines, then of the ranks."""
     task = members.task(1)
 
@@ -42,7 +43,6 @@ def sent(members: Members, parts: list[Parts], outlines: list[Parts]) -> list[Fu
                 parts=parts[rank],
                 rounded_to=None,
                 most_bytes=BUCKET,
-                outlines=outlines[rank],
             )
         except BaseException:
             group.close()
@@ -77,7 +77,7 @@ def test_an_engine_gets_the_weights_that_the_trainer_would_save(
     taker: WeightTaker = rollout
     if sync == "adapter":
         taker = MergingTaker(rollout, model_folder, share_of(lora), BUCKET)
-    received, given = (each.result() for each in sent(Members(1, [taker]), [engine.sync_parts], [engine.sync_outlines]))
+    received, given = (each.result() for each in sent(Members(1, [taker]), [engine.sync_parts]))
     assert received == given and rollout.version == 1
     assert (given < sum(tensor.nbytes for tensor in wanted.values()) / 2) == (sync == "adapter")
     assert sorted(rollout._tensors) == sorted(wanted)
@@ -97,7 +97,7 @@ def test_parts_are_outlined_without_merging(
         raise AssertionError("the ranks have not met yet, so they must not gather")
 
     monkeypatch.setattr(engine.policy, "weights", refuse)
-    assert [rectangle_of(part, None) for part in engine.sync_outlines()] == wanted
+    assert [rectangle_of(part, None) for part in engine.sync_parts(outlines=True)] == wanted
 
 
 class InStep:
@@ -111,19 +111,19 @@ class InStep:
         self._barrier = Barrier(2)
         self.gathered = [0, 0]
 
-    def outlines(self, rank: int) -> Iterator[TensorPart[torch.Tensor]]:
-        for number, tensor in enumerate(self._tensors if rank == 0 else ()):
-            yield TensorPart(f"{number}", (1024,), (0,), tensor, (0,))
-
-    def parts(self, rank: int) -> Iterator[TensorPart[torch.Tensor]]:
+    def parts(self, rank: int, outlines: bool) -> Iterator[TensorPart[torch.Tensor]]:
         for number, tensor in enumerate(self._tensors):
-            try:
-                self._barrier.wait(20)
-            except BrokenBarrierError as error:
-                raise InfrastructureError(f"rank {rank} gathers tensor {number} alone") from error
-            self.gathered[rank] += 1
+            if not outlines:
+                self._gather(rank, number)
             if rank == 0:
                 yield TensorPart(f"{number}", (1024,), (0,), tensor, (0,))
+
+    def _gather(self, rank: int, number: int) -> None:
+        try:
+            self._barrier.wait(20)
+        except BrokenBarrierError as error:
+            raise InfrastructureError(f"rank {rank} gathers tensor {number} alone") from error
+        self.gathered[rank] += 1
 
 
 class Taker(WeightTaker):
@@ -152,8 +152,7 @@ def test_ranks_gather_in_step_to_the_end_even_if_the_transfer_fails(most: int) -
     taker = Taker(most)
     calls = sent(
         Members(2, [taker]),
-        [lambda rank=rank: tensors.parts(rank) for rank in range(2)],  # type: ignore[misc]
-        [lambda rank=rank: tensors.outlines(rank) for rank in range(2)],  # type: ignore[misc]
+        [partial(tensors.parts, rank) for rank in range(2)],
     )
     failures = [each.exception() for each in calls]
     assert tensors.gathered == [8, 8]

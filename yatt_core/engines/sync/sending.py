@@ -34,17 +34,15 @@ from yatt_core.wire.transfer_plan import (
 def send_weights(
     group: SyncGroup,
     task: TransferTask,
-    parts: Callable[[], Parts],
+    parts: Callable[[bool], Parts],
     rounded_to: str | None,
     most_bytes: int,
     sent: SentWeights | None = None,
-    outlines: Callable[[], Parts] | None = None,
 ) -> int:
     """Sends this rank's part of the weights to all engines, or what has changed since the task's base; returns the bytes sent.
 
-    parts: yields what this rank contributes, in the same order each time. Once the members have met, it is gone through to the
-        end, whatever becomes of the transfer: other ranks may be gathering tensors in step with this one.
-    outlines: yields the same without numbers, if these take time to make; None if not.
+    parts: `SendsWeights.sync_parts` of this rank. Once the members have met, it is gone through to the end, whatever becomes of
+        the transfer: other ranks may be gathering tensors in step with this one.
     rounded_to: type in which the engines hold the weights; None to round nothing.
     most_bytes: maximum size of a bucket.
     sent: keeps what is sent, so that the next transfer can send changes alone; None to keep nothing.
@@ -55,10 +53,10 @@ def send_weights(
         raise InfrastructureError(f"{group.own} does not know the weights of transfer {task.base}")
     if sent is not None:
         sent.name = ""  # until all of it has been sent, it is not known what engines hold
-    own = encode_rectangles(rectangle_of(part, rounded_to) for part in (outlines or parts)())
+    own = encode_rectangles(rectangle_of(part, rounded_to) for part in parts(True))
     buckets = [each for each in met(group, task, own, most_bytes) if each.source == group.source]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
-    given = parts()
+    given = parts(False)
     filler = _Filler(given, sent, bool(task.base))
     total = 0
     try:

@@ -220,12 +220,8 @@ class VirtualTrainEngine:
         """False: its state is copied in no time."""
         return False
 
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+    def sync_parts(self, outlines: bool = False) -> Iterator[TensorPart[Any]]:
         """Yields nothing: its weights are no tensors of torch, and virtual engines take their digest (`WeightSync`)."""
-        yield from ()
-
-    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
-        """Yields nothing."""
         yield from ()
 
     def _weights(self) -> Tensors:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -25,18 +25,6 @@ OUTSIDE = ""
 """The part of all tensors outside of numbered layers: which of them an engine fuses, their names do not tell."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptTensor:
-    """A tensor in the copy.
-
-    place: in the whole copy.
-    part: beginning of the names of the tensors that are loaded together with it, or `OUTSIDE`.
-    """
-
-    place: Place
-    part: str
-
-
 class KeptWeights:
     """The copy of one engine.
 
@@ -50,7 +38,7 @@ class KeptWeights:
         places = laid_out(
             Place(name=name, shape=shape, box=whole_box(shape), kind=kind) for name, shape in shapes.items()
         )
-        self._tensors = {place.name: KeptTensor(place, _part_of(place.name)) for place in places}
+        self._places = {place.name: place for place in places}
         self._memory = BucketMemory()
         (self._data,) = self._memory.buffers(1, max(place.offset + place.nbytes for place in places))
         self._changed: set[str] = set()
@@ -68,12 +56,12 @@ class KeptWeights:
 
         Raises `InfrastructureError` for changes of what is not known, and for those of numbers of another type.
         """
-        tensor = self._tensors[piece.name]
+        place = self._places[piece.name]
         if piece.changed is not None and not self._has_base:
             raise InfrastructureError(f"weights: only changes of {piece.name} arrived, but the engine needs all of it")
-        write_piece(as_tensor(tensor.place.of(self._data), tensor.place.kind), piece)
+        write_piece(as_tensor(place.of(self._data), place.kind), piece)
         if piece.changed is None or piece.changed.at.size:
-            self._changed.add(tensor.part)
+            self._changed.add(_part_of(piece.name))
 
     def buckets(self, with_digests: bool) -> Iterator[SharedBucket]:
         """Yields all tensors of the parts in which anything has changed in this update; valid until the next one begins.
@@ -81,9 +69,8 @@ class KeptWeights:
         with_digests: whether somebody checks the buckets' digests.
         """
         places = list[Place]()
-        for tensor in self._tensors.values():
-            is_due = tensor.part in self._changed
-            place = tensor.place
+        for place in self._places.values():
+            is_due = _part_of(place.name) in self._changed
             if places and (not is_due or place.offset + place.nbytes - places[0].offset > self._most_bytes):
                 yield self._bucket(places, with_digests)
                 places = []
@@ -111,5 +98,6 @@ class KeptWeights:
 
 
 def _part_of(name: str) -> str:
+    """Returns the beginning of the names of the tensors that are loaded together with one, or `OUTSIDE`."""
     layer = LAYER.match(name)
     return OUTSIDE if layer is None else layer.group()

@@ -37,64 +37,23 @@ if parent_process() is not None:
     end_with_parent()
 
 
-class WorkerWeights:
-    """The weights of one worker. Its caller has checked what arrives."""
-
-    def __init__(self, worker: Any) -> None:
-        self._config = worker.model_config
-        self._model = worker.model_runner.get_model()
-        self._renamed: Mapping[str, str] = {}
-        self._under_way: Assembly | None = None
-        parallel = worker.parallel_config
-        self._device: torch.device = worker.device
-        self._relay = BucketRelay(worker.rank, parallel.world_size, parallel.local_world_size, self._device)
-
-    def begin(self, renamed: Mapping[str, str]) -> None:
-        """Begins an update; the model cannot be used until it ends.
-
-        renamed: the model's own names of tensors that arrive under other ones.
-        """
-        self._renamed = renamed
-        if self._under_way is not None:
-            # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
-            finalize_layerwise_reload(self._model, self._config)
-        self._under_way = Assembly()
-        initialize_layerwise_reload(self._model)
-
-    def take(self, bucket: SharedBucket) -> None:
-        """Loads a bucket; a layer takes its new weights when all of them have arrived, or keeps the old ones if none has."""
-        assembly = self._under_way
-        assert assembly is not None, "an update has begun"
-        for piece in self._relay.open(bucket).pieces():
-            # vLLM keeps tensors until their layer is complete, so they need memory of their own, or memory that lasts.
-            tensor = piece.values if bucket.lasts else assembly.put(piece)
-            if tensor is not None:
-                name = self._renamed.get(piece.name, piece.name)
-                self._model.load_weights([(name, as_tensor(tensor, piece.kind))])
-        wait_for(self._device)  # the next bucket may take this one's place as soon as all workers have answered
-
-    def end(self) -> None:
-        """Activates the new weights."""
-        finalize_layerwise_reload(self._model, self._config)
-        refresh_tied_head(self._model)
-        self._under_way = None
-
-    def load_again(self, load_config: Any) -> None:
-        """Makes an update of the weights in the model's folder, which leaves them as any update does."""
-        self.begin({})
-        self._model.load_weights(get_model_loader(load_config).get_all_weights(self._config, self._model))
-        self.end()
-
-
 class WorkerMethods:
-    """Methods of vLLM's workers, added by `worker_extension_cls` and called on all of them at once."""
+    """Methods of vLLM's workers, added by `worker_extension_cls` and called on all of them at once.
+
+    The caller has checked what arrives.
+    """
 
     vllm_config: Any
+    model_config: Any
     parallel_config: Any
     rank: int
     device: torch.device
     model_runner: Any
     distributed_init_method: str
+    _assembly: Assembly | None = None
+    """The tensors of the update in progress that have not arrived whole."""
+    _relay: BucketRelay | None = None
+    _held: HeldTensors | None = None
 
     def settle_in(self) -> None:
         """Leaves no files behind, and makes what vLLM makes only when it measures a batch."""
@@ -121,32 +80,55 @@ class WorkerMethods:
         return elsewhere or device.index == 0 or torch.cuda.can_device_access_peer(device.index, 0)
 
     def begin_weights(self, renamed: Mapping[str, str]) -> None:
-        """See `WorkerWeights.begin`."""
+        """Begins an update; the model cannot be used until it ends.
+
+        renamed: the model's own names of tensors that arrive under other ones.
+        """
+        self._renamed = renamed
+        if self._relay is None:
+            parallel = self.parallel_config
+            self._relay = BucketRelay(self.rank, parallel.world_size, parallel.local_world_size, self.device)
+        model = self.model_runner.get_model()
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().begin(renamed)
+            if self._assembly is not None:
+                # Ends an interrupted update; otherwise its incomplete layers would be mixed with the new ones.
+                finalize_layerwise_reload(model, self.model_config)
+            self._assembly = Assembly()
+            initialize_layerwise_reload(model)
 
     def take_weights(self, bucket: SharedBucket) -> None:
-        """See `WorkerWeights.take`."""
+        """Loads a bucket; a layer takes its new weights when all of them have arrived, or keeps the old ones if none has."""
+        assert self._assembly is not None and self._relay is not None, "an update has begun"
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().take(bucket)
+            for piece in self._relay.open(bucket).pieces():
+                # vLLM keeps tensors until their layer is complete, so they need memory of their own, or memory that lasts.
+                tensor = piece.values if bucket.lasts else self._assembly.put(piece)
+                if tensor is not None:
+                    name = self._renamed.get(piece.name, piece.name)
+                    self.model_runner.get_model().load_weights([(name, as_tensor(tensor, piece.kind))])
+        wait_for(self.device)  # the next bucket may take this one's place as soon as all workers have answered
 
     def end_weights(self) -> None:
-        """See `WorkerWeights.end`."""
+        """Activates the new weights."""
+        model = self.model_runner.get_model()
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().end()
+            finalize_layerwise_reload(model, self.model_config)
+            refresh_tied_head(model)
+        self._assembly = None
 
     def load_again(self) -> None:
-        """See `WorkerWeights.load_again`."""
+        """Makes an update of the weights in the model's folder, which leaves them as any update does."""
+        self.begin_weights({})
+        model = self.model_runner.get_model()
         with set_current_vllm_config(self.vllm_config):
-            self._own_weights().load_again(self.vllm_config.load_config)
+            model.load_weights(get_model_loader(self.vllm_config.load_config).get_all_weights(self.model_config, model))
+        self.end_weights()
 
     def held_part(self, name: str, shape: Sizes) -> HeldPart | None:
         """See `HeldTensors.part`. What another process holds comes from host memory."""
-        own = vars(self)
-        if "held_tensors" not in own:
-            own["held_tensors"] = HeldTensors(self.model_runner.get_model())
-        tensors: HeldTensors = own["held_tensors"]
-        part = tensors.part(name, shape)
+        if self._held is None:
+            self._held = HeldTensors(self.model_runner.get_model())
+        part = self._held.part(name, shape)
         return None if part is None else HeldPart(part.offsets, part.values.detach().cpu())
 
     def clear_cache(self) -> None:
@@ -157,13 +139,6 @@ class WorkerMethods:
         """
         for cache in self.model_runner.kv_caches:
             cache.zero_()
-
-    def _own_weights(self) -> WorkerWeights:
-        own = vars(self)
-        if "own_weights" not in own:
-            own["own_weights"] = WorkerWeights(self)
-        weights: WorkerWeights = own["own_weights"]
-        return weights
 
 
 def refresh_tied_head(model: Any) -> None:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from yatt_core.engines.train.base.kept_receipt import SKIPPED, kept_receipt
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import FrozenState, NeededTensor
+from yatt_core.protocols.engines import FrozenState, NeededTensor, SendsWeights
 from yatt_core.protocols.receipts import (
     BatchTask,
     PrepareReceipt,
@@ -34,7 +34,6 @@ from yatt_core.workloads.trained import (
     Evaluates,
     FineTunes,
     FreesMemory,
-    SendsWeights,
     TrainedWorkload,
 )
 
@@ -172,13 +171,9 @@ class WorkloadTrainEngine:
         """Whether a rank can copy its state for a checkpoint by itself."""
         return self.workload.copies_alone
 
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+    def sync_parts(self, outlines: bool = False) -> Iterator[TensorPart[Any]]:
         """Yields this rank's own parts, and its portion of those that other ranks hold too."""
-        return self._sender().sync_parts()
-
-    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
-        """Yields the same without the numbers of what is gathered."""
-        return self._sender().sync_outlines()
+        return self._sender().sync_parts(outlines)
 
     def weights_digest(self) -> str:
         """Returns the digest of the weights, on every rank."""

@@ -23,7 +23,7 @@ from yatt_core.engines.train.base.own_methods import verify_methods
 from yatt_core.engines.train.base.policy import Policy
 from yatt_core.engines.train.base.preparation import Preparation, collected_columns
 from yatt_core.engines.train.base.saving import saved_parts
-from yatt_core.engines.train.base.sent_parts import sent_outlines, sent_parts
+from yatt_core.engines.train.base.sent_parts import sent_parts
 from yatt_core.engines.train.base.updating import Updated, learning_rate
 from yatt_core.engines.train.model.state_files import STATE, StateFacts, read_facts
 from yatt_core.engines.train.roles.sft import fine_tune
@@ -241,14 +241,11 @@ class PolicyWorkload(ABC):
         """True if adapters are trained: merging them takes whole matrices."""
         return self._spec.trainer.lora is not None
 
-    def sync_parts(self) -> Iterator[TensorPart[Any]]:
+    def sync_parts(self, outlines: bool = False) -> Iterator[TensorPart[Any]]:
         """Yields this rank's own parts, and its portion of those that other ranks hold too (`sent_parts`)."""
         policy = self.policy
-        return sent_parts(self._spec.trainer.lora, policy.world.rank, policy.parts, policy.weights)
-
-    def sync_outlines(self) -> Iterator[TensorPart[Any]]:
-        """Yields the same without the numbers of merged weights."""
-        return sent_outlines(self._spec.trainer.lora, self.policy.world.rank, self.policy.parts)
+        merged = None if outlines else policy.weights
+        return sent_parts(self._spec.trainer.lora, policy.world.rank, policy.parts, merged)
 
     def offload(self) -> None:
         """Frees device memory, and host memory that only the next update needs; a checkpoint in flight keeps its copies."""

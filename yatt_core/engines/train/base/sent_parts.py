@@ -7,7 +7,7 @@ rows of the whole product.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 
@@ -22,22 +22,22 @@ Held = Callable[[str], Iterable[TensorPart[torch.Tensor]]]
 
 
 def sent_parts(
-    lora: LoraSpec | None, rank: int, held: Held, merged: Callable[[], Iterable[tuple[str, torch.Tensor]]]
+    lora: LoraSpec | None, rank: int, held: Held, merged: Callable[[], Iterable[tuple[str, torch.Tensor]]] | None
 ) -> Parts:
-    """Yields a rank's parts. merged: yields whole weights, merged with adapters, on all ranks in step."""
+    """Yields a rank's parts.
+
+    merged: yields whole weights, merged with adapters, on all ranks in step; None to yield those without numbers, for which
+        nothing is gathered.
+    """
     if lora is None:
         return contributed(held("weights"), rank)
     if lora.sync == "adapter":
         return contributed((part for part in held("weights") if is_adapter(part.name)), rank)
-    return _of_first_rank(merged(), rank)
-
-
-def sent_outlines(lora: LoraSpec | None, rank: int, held: Held) -> Parts:
-    """Yields the parts of `sent_parts`; those of merged weights without numbers, for which nothing is gathered."""
-    tensors = ((part.name, torch.empty(part.shape, dtype=part.values.dtype, device="meta")) for part in held("weights"))
-    return sent_parts(lora, rank, held, lambda: () if lora is None else plain_weights(tensors, share_of(lora)))
-
-
-def _of_first_rank(tensors: Iterable[tuple[str, torch.Tensor]], rank: int) -> Parts:
-    """Yields tensors on rank 0 and nothing on other ranks, all of which iterate over them."""
+    tensors = merged() if merged else plain_weights(_outlines(held), share_of(lora))
     return (part for part in whole_parts(tensors, 1) if rank == 0)
+
+
+def _outlines(held: Held) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the weights, whole and without numbers."""
+    for part in held("weights"):
+        yield part.name, torch.empty(part.shape, dtype=part.values.dtype, device="meta")

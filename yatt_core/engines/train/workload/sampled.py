@@ -32,14 +32,10 @@ class SampledWorkload(OwnWorkload):
         for name in sorted(named):
             yield name, whole_tensor(name, named[name], self._collective)
 
-    def sync_parts(self) -> Iterator[TensorPart[torch.Tensor]]:
+    def sync_parts(self, outlines: bool = False) -> Iterator[TensorPart[torch.Tensor]]:
         """Yields this rank's rows of the weights for samplers, and its portion of tensors that all ranks hold."""
         rank = self._collective.rank
         yield from contributed(parts_of(self._sampling_weights(), rank, self._collective.ranks), rank)
-
-    def sync_outlines(self) -> Iterator[TensorPart[torch.Tensor]]:
-        """Yields the same: nothing is gathered."""
-        return self.sync_parts()
 
     def _sampling_weights(self) -> Mapping[str, torch.Tensor | Rows]:
         workload = self._begun()
