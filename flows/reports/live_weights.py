@@ -29,8 +29,7 @@ from yatt_core.cluster.ray_head import SERVICE_NAME
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.run_actors.actor_registry import TRAINER
 from yatt_core.run_actors.instances import ROLLOUT
-from yatt_core.run_actors.sync_parties import SyncParties
-from yatt_core.run_actors.weight_check import EngineWeights, WeightComparison, compare_weights
+from yatt_core.run_actors.weight_check import Actors, EngineWeights, WeightComparison, compare_weights
 from yatt_core.spec import RunSpec
 from yatt_core.supervisor.client import current_state
 
@@ -71,15 +70,15 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
     """
     spec = current_spec(ledger, run)
     deadline = time.monotonic() + patience
-    with live_actors(ledger, run, folder) as (parties, term):
+    with live_actors(ledger, run, folder) as (ranks, engines, term):
 
         def ask(references: list[Any], what: str, names: list[str]) -> list[Any]:
             return metered_get(BytesMeter(), references, max(1.0, deadline - time.monotonic()), what)
 
         while True:
-            found = compare_weights(ask, term, parties)
+            found = compare_weights(ask, term, ranks, engines)
             if found.settled and (found.trainer_version or 0) >= 0:
-                return _report(ledger=ledger, run=run, spec=spec, found=found, parties=parties, term=term, ask=ask)
+                return _report(ledger=ledger, run=run, spec=spec, found=found, ranks=ranks, term=term, ask=ask)
             if time.monotonic() > deadline:
                 held = {engine.name: engine.version for engine in found.engines}
                 raise InfrastructureError(
@@ -90,13 +89,14 @@ def audit_weights(ledger: Ledger, run: str, folder: Path, patience: float) -> We
 
 
 def _report(
-    ledger: Ledger, run: str, spec: RunSpec, found: WeightComparison, parties: SyncParties, term: int, ask: Any
+    ledger: Ledger, run: str, spec: RunSpec, found: WeightComparison, ranks: Actors, term: int, ask: Any
 ) -> WeightsReport:
     version = int(found.trainer_version or 0)
     own = None
     if spec.trainer.engine.kind in REPLICATED:
-        asked = [parties.ranks[0].weights_digest.remote(term, version)]
-        own = str(ask(asked, "the digest of the trainer's weights", parties.rank_names[:1])[0])
+        name, first = next(iter(ranks.items()))
+        asked = [first.weights_digest.remote(term, version)]
+        own = str(ask(asked, "the digest of the trainer's weights", [name])[0])
     commit = ledger.commits.at(run, version)
     return WeightsReport(
         run=run,
@@ -108,13 +108,14 @@ def _report(
 
 
 @contextmanager
-def live_actors(ledger: Ledger, run: str, folder: Path) -> Iterator[tuple[SyncParties, int]]:
+def live_actors(ledger: Ledger, run: str, folder: Path) -> Iterator[tuple[Actors, Actors, int]]:
     """Provides the run's ranks and engines, and the term under which they may be called; changes no term.
 
     Raises `ConfigurationError` if the run has no live actors.
     """
     with _connected(run, ray_namespace(ledger, run), folder):
-        yield _live(run, current_spec(ledger, run)), newest_term(RayControlStore())
+        ranks, engines = _live(run, current_spec(ledger, run))
+        yield ranks, engines, newest_term(RayControlStore())
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def _connected(run: str, namespace: str, folder: Path) -> Iterator[None]:
         disconnect_ray()
 
 
-def _live(run: str, spec: RunSpec) -> SyncParties:
+def _live(run: str, spec: RunSpec) -> tuple[Actors, Actors]:
     """Returns the ranks and engines that are alive. Raises `ConfigurationError` unless all of them are."""
     handles: dict[str, Any] = {}
     for registered in ray.util.list_named_actors():
@@ -148,5 +149,5 @@ def _live(run: str, spec: RunSpec) -> SyncParties:
             f"run {run}: {', '.join(missing)} is not alive; `yatt resume {run}` starts it if nothing drives the run, else try "
             "again once it is under way"
         )
-    ranks, engines = ([handles[name] for name in names[role]] for role in (TRAINER, ROLLOUT))
-    return SyncParties(ranks, engines, names[TRAINER], names[ROLLOUT])
+    ranks, engines = ({name: handles[name] for name in names[role]} for role in (TRAINER, ROLLOUT))
+    return ranks, engines

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -38,7 +37,6 @@ from yatt_core.spec import RunSpec
 from yatt_core.spec.rewards.judges import GenerativePart
 from yatt_core.spec.roles import device_judges
 from yatt_core.spent_time import ENGINE, spent
-from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.parts import Rectangle
 
 
@@ -54,7 +52,6 @@ class RolloutActor:
         self._by_chance: tuple[str, ...] = ()
         self._resident = True
         self._taker: RolloutEngine | WeightTaker
-        self._synced = SyncReceipt(instance, -1, 0.0)
         self._update_began = 0.0
         self._held = ""
         self._folder = Path(run_folder)
@@ -120,15 +117,9 @@ class RolloutActor:
             self._begin_update(version)
 
     def _begin_update(self, version: int) -> None:
-        self._synced = SyncReceipt(self._instance, version, 0.0)
         self._held = ""
         self._update_began = time.monotonic()
         self._taker.begin_update(version)
-
-    def _take(self, bucket: WeightBucket) -> None:
-        self._taker.take(bucket)
-        done = self._synced
-        self._synced = replace(done, bytes=done.bytes + bucket.nbytes, buckets=done.buckets + 1)
 
     def take_digest(self, term: int, digest: str) -> SyncReceipt:
         """Ends an update of a virtual engine, which holds nothing of its weights but their digest."""
@@ -136,7 +127,7 @@ class RolloutActor:
             engine = self._ready()
             assert isinstance(engine, VirtualRolloutEngine)
             engine.take_digest(digest)
-            return replace(self._synced, seconds=time.monotonic() - self._update_began)
+            return SyncReceipt(self._instance, engine.version, time.monotonic() - self._update_began)
 
     def host(self) -> str:
         """Returns the address of this actor's node in the cluster."""
@@ -156,12 +147,20 @@ class RolloutActor:
             buckets = received_weights(group, task, self._spec.trainer.sync_bucket_bytes, self._taker.buffers)
             first = next(buckets)
             self._begin_update(task.version)
+            sizes = list[int]()
             for bucket in chain([first], buckets):
-                self._take(bucket)
+                self._taker.take(bucket)
+                sizes.append(bucket.nbytes)
             self._taker.end_update()
             self._held = task.name
-            took = time.monotonic() - self._update_began
-            return replace(self._synced, seconds=took, delta=bool(task.base))
+            return SyncReceipt(
+                instance=self._instance,
+                version=task.version,
+                seconds=time.monotonic() - self._update_began,
+                bytes=sum(sizes),
+                buckets=len(sizes),
+                delta=bool(task.base),
+            )
 
     def held_transfer(self, term: int) -> str:
         """Returns the name of the direct transfer whose weights the engine holds; empty if there is none."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +63,6 @@ class ContinuousActor:
         self._live = LiveInstance(instance, self._setting.speeds[instance], self._clock)
         self._memory = MemoryMeter()
         self._role = self._started_with = ""
-        self._synced = SyncReceipt(instance, -1, 0.0)
         self._update_began = 0.0
 
     async def load(self, term: int, model_path: str, resident: bool) -> ActorIdentity:
@@ -92,7 +90,6 @@ class ContinuousActor:
     async def begin_update(self, term: int, version: int) -> None:
         """Prepares for a new version of the weights."""
         self._presence.fence.check(term)
-        self._synced = SyncReceipt(self._instance, version, 0.0)
         self._update_began = time.monotonic()
         self._engine.begin_update(version)
 
@@ -100,7 +97,7 @@ class ContinuousActor:
         """Ends the update with the digest of the weights."""
         self._presence.fence.check(term)
         self._engine.take_digest(digest)
-        return replace(self._synced, seconds=time.monotonic() - self._update_began)
+        return SyncReceipt(self._instance, self._engine.version, time.monotonic() - self._update_began)
 
     async def generate(
         self, term: int, request: GenerateRequest, number: int

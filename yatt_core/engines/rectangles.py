@@ -37,8 +37,7 @@ def part_digests(parts: Iterable[TensorPart[torch.Tensor]], rounded_to: str | No
 @torch.no_grad()
 def rectangle_digest(rectangle: Rectangle, values: torch.Tensor) -> str:
     """Returns the digest of a rectangle. values: its numbers, of any floating-point type, on any device."""
-    facts = [rectangle.name, rectangle.shape, rectangle.box.offsets, rectangle.box.sizes, rectangle.kind]
-    digest = hashlib.sha256(json_digest(facts).encode())
+    digest = hashlib.sha256(json_digest(rectangle.facts).encode())
     rows = values.detach().reshape(values.shape or (1,))
     kind = getattr(torch, rectangle.kind)
     step = max(1, BLOCK * len(rows) // max(1, rows.numel()))

@@ -6,16 +6,17 @@ ranks, such as the driver's, cannot get in each other's way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from yatt_core.protocols.transfers import HeldWeights
-from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.wire.parts import Rectangle
 
 Ask = Callable[[list[Any], str, list[str]], list[HeldWeights]]
 """(references, what is awaited, names of the actors that answer) -> values."""
+Actors = Mapping[str, Any]
+"""Handles of actors of one role, by the actors' names."""
 TENSORS_NAMED = 3
 
 
@@ -57,18 +58,18 @@ class WeightComparison:
         return {engine.version for engine in self.engines} <= {self.trainer_version}
 
 
-def compare_weights(ask: Ask, term: int, parties: SyncParties) -> WeightComparison:
+def compare_weights(ask: Ask, term: int, ranks: Actors, engines: Actors) -> WeightComparison:
     """Compares the engines with the ranks. Raises what `ask` raises."""
-    asked = [rank.held_weights.remote(term) for rank in parties.ranks]
-    ranks = ask(asked, "the digests of the trainer's ranks", parties.rank_names)
-    versions = {held.version for held in ranks}
+    asked = [rank.held_weights.remote(term) for rank in ranks.values()]
+    of_ranks = ask(asked, "the digests of the trainer's ranks", list(ranks))
+    versions = {held.version for held in of_ranks}
     version = versions.pop() if len(versions) == 1 else None
     wanted: dict[Rectangle, str] = {}
-    for held in ranks:
+    for held in of_ranks:
         wanted |= held.digests or {}
-    asked = [engine.held_weights.remote(term, list(wanted)) for engine in parties.engines]
-    engines = ask(asked, "the digests of the rollout engines", parties.engine_names)
-    found = [_compared(name, version, wanted, held) for name, held in zip(parties.engine_names, engines, strict=True)]
+    asked = [engine.held_weights.remote(term, list(wanted)) for engine in engines.values()]
+    of_engines = ask(asked, "the digests of the rollout engines", list(engines))
+    found = [_compared(name, version, wanted, held) for name, held in zip(engines, of_engines, strict=True)]
     return WeightComparison(version, bool(wanted), tuple(found))
 
 

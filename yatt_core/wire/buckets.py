@@ -162,17 +162,8 @@ def bucket_digest(places: Sequence[Place], data: BucketData) -> str:
 
     It reveals damage, not forgery: of the bytes it has exact integer sums (`block_sums`).
     """
-    return json_digest([places_as_rows(places), len(data), block_sums(data)])
-
-
-def places_as_rows(places: Iterable[Place]) -> list[list[Any]]:
-    """Returns places as plain JSON values; `places_of_rows` is the inverse."""
-    rows = []
-    for each in places:
-        box = each.box
-        changed = (each.changes, each.far, each.step_bytes)
-        rows.append([each.name, each.shape, box.offsets, box.sizes, each.kind, each.offset, *changed])
-    return rows
+    rows = [[*each.facts, each.offset, each.changes, each.far, each.step_bytes] for each in places]
+    return json_digest([rows, len(data), block_sums(data)])
 
 
 def aligned(end: int) -> int:

@@ -72,6 +72,11 @@ class Rectangle:
     box: Box
     kind: str
 
+    @property
+    def facts(self) -> list[Any]:
+        """What distinguishes it, as plain JSON values."""
+        return [self.name, self.shape, self.box.offsets, self.box.sizes, self.kind]
+
 
 @dataclass(frozen=True, slots=True)
 class TensorPart(Generic[Array]):

@@ -120,8 +120,7 @@ def _buckets(window: Sequence[tuple[int, Place]], first: int) -> list[PlannedBuc
 
 def encode_rectangles(rectangles: Iterable[Rectangle]) -> bytes:
     """Returns a rank's rectangles as bytes for the other processes; `decode_rectangles` is the inverse."""
-    rows = [[each.name, each.shape, each.box.offsets, each.box.sizes, each.kind] for each in rectangles]
-    return zlib.compress(json.dumps(rows, separators=(",", ":")).encode())
+    return zlib.compress(json.dumps([each.facts for each in rectangles], separators=(",", ":")).encode())
 
 
 def decode_rectangles(data: bytes) -> list[Rectangle]:

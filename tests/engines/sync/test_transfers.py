@@ -21,7 +21,6 @@ from yatt_core.engines.sync.group import SyncGroup
 from yatt_core.engines.train.ranks.waiting import current_waits
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.protocols.transfers import HeldWeights
-from yatt_core.run_actors.sync_parties import SyncParties
 from yatt_core.run_actors.weight_check import WeightComparison, compare_weights
 from yatt_core.wire.buckets import WeightBucket
 from yatt_core.wire.parts import Rectangle, TensorPart, contributed
@@ -265,9 +264,9 @@ def test_what_an_engine_computes_with_is_compared_with_what_the_ranks_hold(folde
         def ask(references: list[Any], what: str, names: list[str]) -> list[HeldWeights]:
             return next(answers) or [Answer(engine).held_weights(references[0])]
 
-        ranks = [Remote(lambda *_: None) for _ in parts]
-        engines = [Remote(lambda term, rectangles: rectangles)]
-        return compare_weights(ask, 1, SyncParties(ranks, engines, ["trainer-0", "trainer-1"], ["rollout-0"]))
+        ranks = {f"trainer-{number}": Remote(lambda *_: None) for number in range(len(parts))}
+        engines = {"rollout-0": Remote(lambda term, rectangles: rectangles)}
+        return compare_weights(ask, 1, ranks, engines)
 
     found = compared()
     assert found.settled and not found.differing and found.engines[0].compared == sum(map(len, parts))

@@ -247,8 +247,8 @@ def flip(actor, name):
     actor._engine._tensors[name].view(torch.uint8)[0, 0] ^= 1
 
 ledger, run, folder, name = sys.argv[1:]
-with Ledger.open(ledger) as opened, live_actors(opened, run, Path(folder)) as (parties, _):
-    ray.get(parties.engines[1].__ray_call__.remote(flip, name))
+with Ledger.open(ledger) as opened, live_actors(opened, run, Path(folder)) as (_, engines, _):
+    ray.get(engines["rollout-1"].__ray_call__.remote(flip, name))
 """
 """Flips the lowest bit of a tensor of the second engine."""
 

@@ -76,9 +76,11 @@ class SyncGroup:
         self.own = own
         self.sources = len(task.ranks)
         self._names = [member.name for member in task.members]
-        self._place = self._names.index(own)
+        self.place = self._names.index(own)
+        """The number of this member among all, ranks first."""
         self._device = device
-        self._buffers = device
+        self.buffer_device = device
+        """Where the buffers that are sent or received must be; known once all have met."""
         self._groups: dict[int, Any] = {}
         self._lendings: dict[int, Lending] = {}
         self._pending: dict[int, Any] = {}
@@ -96,21 +98,11 @@ class SyncGroup:
         except (OSError, RuntimeError) as error:
             raise InfrastructureError(f"{own} cannot reach {self._names[0]} at {task.address}: {error}") from error
 
-    @property
-    def buffer_device(self) -> torch.device:
-        """Where the buffers that are sent or received must be; known once all have met."""
-        return self._buffers
-
     def buffer(self, nbytes: int) -> torch.Tensor:
         """Returns a buffer that can be sent or received, of any content."""
-        if self._buffers == HOST:
+        if self.buffer_device == HOST:
             return torch.frombuffer(large_pages(nbytes), dtype=torch.uint8, count=nbytes)
-        return torch.empty(nbytes, dtype=torch.uint8, device=self._buffers)
-
-    @property
-    def source(self) -> int:
-        """The number of this member, which is a rank."""
-        return self._place
+        return torch.empty(nbytes, dtype=torch.uint8, device=self.buffer_device)
 
     def ways(self, source: int) -> list[str]:
         """Returns by which ways a rank's weights come to this member, or leave it: `memory`, `nccl`, `gloo`."""
@@ -164,18 +156,18 @@ class SyncGroup:
         self._store.set(f"gpu/{self.own}", self._gpu)
         self._await("connecting")
         routes = plan_routes([bytes(self._store.get(f"gpu/{each}")).decode() for each in self._names], self.sources)
-        self._buffers = self._device if routes[0].backend == NCCL else HOST
+        self.buffer_device = self._device if routes[0].backend == NCCL else HOST
         for source, route in enumerate(routes):
-            if self._place in (source, *route.sharing) and route.sharing:
+            if self.place in (source, *route.sharing) and route.sharing:
                 self._lendings[source] = Lending(
                     store=self._store,
                     source=source,
                     borrowers=route.sharing,
-                    own=self._place,
+                    own=self.place,
                     device=self._device,
                     check=self._require_going,
                 )
-            if self._place in (source, *route.grouped) and route.grouped:
+            if self.place in (source, *route.grouped) and route.grouped:
                 with waiting_for_actors(f"the connection to {self._names[source]}", self._others(source)):
                     self._groups[source] = self._group(source, route)
         self._opened = True
@@ -183,7 +175,7 @@ class SyncGroup:
     def _group(self, source: int, route: Route) -> Any:
         """Connects a rank's group, in which the rank is the first."""
         members = (source, *route.grouped)
-        place = members.index(self._place)
+        place = members.index(self.place)
         size = len(members)
         store = PREFIX_STORE(f"source-{source}", self._store)
         return (self._nccl if route.backend == NCCL else self._gloo)(store, place, size)

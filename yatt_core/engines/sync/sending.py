@@ -54,7 +54,7 @@ def send_weights(
     if sent is not None:
         sent.name = ""  # until all of it has been sent, it is not known what engines hold
     own = encode_rectangles(rectangle_of(part, rounded_to) for part in parts(True))
-    buckets = [each for each in met(group, task, own, most_bytes) if each.source == group.source]
+    buckets = [each for each in met(group, task, own, most_bytes) if each.source == group.place]
     size = DIGEST_BYTES + max((each.nbytes for each in buckets), default=0)
     given = parts(False)
     filler = _Filler(given, sent, bool(task.base))
@@ -63,20 +63,20 @@ def send_weights(
         buffers = [group.buffer(size) for _ in buckets[:2]]
         for turn, planned in enumerate(buckets):
             if turn >= 2:
-                group.finish(2 * buckets[turn - 2].number, group.source)
+                group.finish(2 * buckets[turn - 2].number, group.place)
             buffer = buffers[turn % 2]
             bucket = filler.fill(planned, buffer)
             if task.base and bucket.places:
                 sizes = torch.tensor(bucket.changed_sizes, device=buffer.device)
-                group.begin(2 * bucket.number + 1, group.source, sizes)
-                group.finish(2 * bucket.number + 1, group.source)
-            group.begin(2 * bucket.number, group.source, buffer[: bucket.nbytes + DIGEST_BYTES])
+                group.begin(2 * bucket.number + 1, group.place, sizes)
+                group.finish(2 * bucket.number + 1, group.place)
+            group.begin(2 * bucket.number, group.place, buffer[: bucket.nbytes + DIGEST_BYTES])
             total += bucket.nbytes
             advanced()
     finally:
         deque(given, maxlen=0)
     for bucket in buckets[-2:]:
-        group.finish(2 * bucket.number, group.source)
+        group.finish(2 * bucket.number, group.place)
     if sent is not None:
         sent.name = task.name
     return total
