@@ -40,11 +40,9 @@ class WeightComparison:
     """What a comparison found.
 
     trainer_version: version of the ranks' weights; None if the ranks hold different ones.
-    comparable: whether the trainer's ranks hold tensors that can be compared.
     """
 
     trainer_version: int | None
-    comparable: bool
     engines: tuple[EngineWeights, ...]
 
     @property
@@ -70,7 +68,7 @@ def compare_weights(ask: Ask, term: int, ranks: Actors, engines: Actors) -> Weig
     asked = [engine.held_weights.remote(term, list(wanted)) for engine in engines.values()]
     of_engines = ask(asked, "the digests of the rollout engines", list(engines))
     found = [_compared(name, version, wanted, held) for name, held in zip(engines, of_engines, strict=True)]
-    return WeightComparison(version, bool(wanted), tuple(found))
+    return WeightComparison(version, tuple(found))
 
 
 def _compared(name: str, version: int | None, wanted: dict[Rectangle, str], held: HeldWeights) -> EngineWeights:

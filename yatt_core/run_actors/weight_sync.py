@@ -8,7 +8,6 @@ process passes on; they are dirty meanwhile.
 
 from __future__ import annotations
 
-import logging
 import uuid
 
 from yatt_core.engines.train.ranks.rendezvous import meeting_host
@@ -20,8 +19,6 @@ from yatt_core.run_actors.calls import ActorCalls
 from yatt_core.run_actors.instances import ROLLOUT
 from yatt_core.run_actors.weight_check import Actors, compare_weights, named
 from yatt_core.spec.sections.trainer import TrainerSpec, VirtualTrainer
-
-log = logging.getLogger(__name__)
 
 
 class WeightSync:

@@ -101,7 +101,7 @@ class Place(Rectangle):
         data: an array if it has only changes.
         """
         if self.changes < 0:
-            return self._piece(self.of(data), None)
+            return self._piece(self.of(data))
         end = self.offset + self.nbytes
         compressed_at = end - self.step_bytes
         compressed: Any = data[compressed_at:end]
@@ -112,7 +112,7 @@ class Place(Rectangle):
         far = self._numbers(data[self.offset : compressed_at])
         return self._piece(far, Changed(at, decode_steps(encoded_steps, self.changes)))
 
-    def _piece(self, values: Any, changed: Changed | None) -> Piece:
+    def _piece(self, values: Any, changed: Changed | None = None) -> Piece:
         return Piece(name=self.name, shape=self.shape, box=self.box, kind=self.kind, values=values, changed=changed)
 
     def _numbers(self, data: BucketData) -> Any:

@@ -206,3 +206,16 @@ class WeightTaker(ABC):
         if incoming is None:
             raise InfrastructureError("weights arrived, but no update is in progress; sync the engine again")
         return incoming
+
+
+class AssemblingTaker(WeightTaker):
+    """A taker of any tensors, each of which it holds whole (`_whole`) when the update is complete."""
+
+    def _begin(self, version: int) -> ExpectedTensors | None:
+        self._assembly = Assembly()
+        self._whole = dict[str, Any]()
+        return None
+
+    def _put(self, piece: Piece) -> None:
+        if (tensor := self._assembly.put(piece)) is not None:
+            self._whole[piece.name] = tensor

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from yatt_core.engines.adapters import with_adapters
-from yatt_core.engines.rollout.incoming import Assembly, ExpectedTensors, WeightTaker
+from yatt_core.engines.rollout.incoming import AssemblingTaker, ExpectedTensors
 from yatt_core.engines.rollout.tensor_layout import read_layout
-from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.wire.buckets import Piece, buckets_of
-from yatt_core.wire.number_types import Array
+from yatt_core.wire.buckets import buckets_of
 
 
-class MergingTaker(WeightTaker):
+class MergingTaker(AssemblingTaker):
     """Takes adapters and passes merged weights to an engine.
 
     engine: takes the merged weights.
@@ -29,22 +29,14 @@ class MergingTaker(WeightTaker):
         self._folder = folder
         self._share = share
         self._bucket_bytes = bucket_bytes
-        self._assembly = Assembly()
-        self._adapters = dict[str, Array]()
 
     def _begin(self, version: int) -> ExpectedTensors | None:
-        self._assembly = Assembly()
-        self._adapters = {}
         self._engine.begin_update(version)
-        return None
-
-    def _put(self, piece: Piece) -> None:
-        if (adapter := self._assembly.put(piece)) is not None:
-            self._adapters[piece.name] = as_tensor(adapter, piece.kind).cpu().numpy()
+        return super()._begin(version)
 
     def _complete(self, version: int) -> None:
-        adapters = self._adapters
-        self._adapters = {}
+        adapters = {name: torch.as_tensor(adapter).cpu().numpy() for name, adapter in self._whole.items()}
+        self._whole = {}
         # Some folders contain a tied tensor under both names.
         shapes = read_layout(self._folder).shapes
         weights = with_adapters(self._folder, adapters, self._share)

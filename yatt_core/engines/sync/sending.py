@@ -23,12 +23,7 @@ from yatt_core.progress import advanced
 from yatt_core.protocols.transfers import TransferTask
 from yatt_core.wire.buckets import DIGEST_BYTES, Place, aligned, bucket_digest, clear_gaps
 from yatt_core.wire.parts import TensorPart
-from yatt_core.wire.transfer_plan import (
-    PlannedBucket,
-    decode_rectangles,
-    encode_rectangles,
-    plan_transfer,
-)
+from yatt_core.wire.transfer_plan import PlannedBucket, decode_rectangles, encode_rectangles, plan_transfer
 
 
 def send_weights(

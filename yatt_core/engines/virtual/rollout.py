@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from yatt_core.digests import weights_digest
 from yatt_core.engines.noise import mix, uniforms
-from yatt_core.engines.rollout.incoming import Assembly, WeightTaker
+from yatt_core.engines.rollout.incoming import AssemblingTaker
 from yatt_core.engines.virtual.clock import ScaledClock
 from yatt_core.engines.virtual.lengths import log_normal_lengths
 from yatt_core.errors import DataError, InfrastructureError
@@ -32,8 +32,6 @@ from yatt_core.protocols.generation import (
 )
 from yatt_core.protocols.pieces import cut_piece
 from yatt_core.spec.sections.rollout import VirtualRollout
-from yatt_core.wire.buckets import Piece
-from yatt_core.wire.number_types import Array
 from yatt_core.wire.parts import Rectangle
 
 # Each token uses two numbers of a row's stream; the first two numbers determine the length.
@@ -41,7 +39,7 @@ _LENGTH_NUMBERS = 2
 LOG_PROB_RANGE = 4.0
 
 
-class VirtualRolloutEngine(WeightTaker):
+class VirtualRolloutEngine(AssemblingTaker):
     """One engine, which accepts any weights: only their digest matters.
 
     Its log-probabilities are uniform in (-4, 0]; temperature and top-p do not change a response.
@@ -52,8 +50,6 @@ class VirtualRolloutEngine(WeightTaker):
         self._seed = seed
         self._clock = clock or ScaledClock(spec.clock_factor)
         self._weights = ""
-        self._assembly = Assembly()
-        self._tensors = dict[str, Array]()
 
     @property
     def capabilities(self) -> Mapping[str, bool]:
@@ -69,17 +65,9 @@ class VirtualRolloutEngine(WeightTaker):
     def rectangle_digests(self, rectangles: Sequence[Rectangle]) -> None:
         """Returns None: it keeps no weights, only their digest."""
 
-    def _begin(self, version: int) -> None:
-        self._assembly = Assembly()
-        self._tensors = {}
-
-    def _put(self, piece: Piece) -> None:
-        if (tensor := self._assembly.put(piece)) is not None:
-            self._tensors[piece.name] = tensor
-
     def _complete(self, version: int) -> None:
-        self._weights = weights_digest(self._tensors)
-        self._tensors = {}
+        self._weights = weights_digest(self._whole)
+        self._whole = {}
 
     def take_digest(self, digest: str) -> None:
         """Ends an update in place of all buckets. digest: `weights_digest` of the weights."""

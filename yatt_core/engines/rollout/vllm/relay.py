@@ -39,15 +39,13 @@ class BucketRelay:
 
         Raises `InfrastructureError` if it was damaged on its way from another node.
         """
-        if not shared.nbytes:
-            return shared.frame
-        if not self._receives:
-            bucket = self._reader.open(shared)
-            if self._sends:
-                distributed.broadcast(torch.as_tensor(bucket.data, device=self._device), 0, self._group)
+        if self._receives and shared.nbytes:
+            data = torch.empty(shared.nbytes, dtype=torch.uint8, device=self._device)
+            distributed.broadcast(data, 0, self._group)
+            bucket = replace(shared.frame, data=data)
+            bucket.require_intact()
             return bucket
-        data = torch.empty(shared.nbytes, dtype=torch.uint8, device=self._device)
-        distributed.broadcast(data, 0, self._group)
-        bucket = replace(shared.frame, data=data)
-        bucket.require_intact()
+        bucket = self._reader.open(shared)
+        if self._sends and shared.nbytes:
+            distributed.broadcast(torch.as_tensor(bucket.data, device=self._device), 0, self._group)
         return bucket

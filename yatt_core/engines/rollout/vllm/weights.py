@@ -56,15 +56,11 @@ class WorkerMethods:
     _held: HeldTensors | None = None
 
     def settle_in(self) -> None:
-        """Leaves no files behind, and makes what vLLM makes only when it measures a batch."""
-        forget_names(self.distributed_init_method)
-        self._make_stage_inputs()
-
-    def _make_stage_inputs(self) -> None:
-        """Makes the memory in which a later pipeline stage takes the hidden states of the one before it.
+        """Leaves no files behind, and makes the memory in which a later pipeline stage takes hidden states of the one before it.
 
         vLLM makes it when it measures a batch, which it leaves out on CPUs (vLLM 0.32).
         """
+        forget_names(self.distributed_init_method)
         runner = self.model_runner
         if runner.intermediate_tensors is None and not get_pp_group().is_first_rank:
             runner.intermediate_tensors = runner.get_model().make_empty_intermediate_tensors(
