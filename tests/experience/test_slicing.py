@@ -54,18 +54,22 @@ class DrawnRun:
             new = []
             for sample in range(SAMPLES):
                 so_far = self.drawn.setdefault((group.ref.ordinal, sample), [])
-                left = self.length(group.ref.ordinal, sample) - sum(tokens for _, tokens in so_far)
+                left = self.length(group.ref.ordinal, sample) - self.so_far(group.ref.ordinal, sample)
                 new.append(left if most is None else min(left, most))
                 if new[-1]:
                     so_far.append((iteration, new[-1]))
-            ended = all(self.left(group.ref.ordinal, sample) == 0 for sample in range(SAMPLES))
+            ended = all(
+                self.so_far(group.ref.ordinal, sample) == self.length(group.ref.ordinal, sample)
+                for sample in range(SAMPLES)
+            )
             place = ShardPlace(iteration, plan.number, number * shards // len(plan.groups))
             usable = group.ref.ordinal not in self.unusable
-            found[group.ref.ordinal] = DrawnGroup(place, max(new) if ended else 0, usable)
+            now = tuple(self.so_far(group.ref.ordinal, sample) for sample in range(SAMPLES))
+            found[group.ref.ordinal] = DrawnGroup(place, max(new) if ended else 0, usable, now)
         return found
 
-    def left(self, ordinal: int, sample: int) -> int:
-        return self.length(ordinal, sample) - sum(tokens for _, tokens in self.drawn[ordinal, sample])
+    def so_far(self, ordinal: int, sample: int) -> int:
+        return sum(tokens for _, tokens in self.drawn[ordinal, sample])
 
     def next(self, iteration: int) -> None:
         slicing = Slicing(self.rule, iteration, self.carried)
@@ -115,7 +119,8 @@ def test_nothing_is_dropped_and_the_lengths_learnt_from_are_those_drawn(run: Dra
     learnt = [group.ref.ordinal for groups in run.learnt for group in groups]
     assert run.carried == (), "the last iterations take all that is in flight"
     assert sorted(learnt) == list(range(run.ordinal)), "each started group is learnt from once"
-    assert all(run.left(ordinal, sample) == 0 for ordinal, sample in run.drawn)
+    for group in (group for groups in run.learnt for group in groups):
+        assert group.lengths == tuple(run.length(group.ref.ordinal, sample) for sample in range(SAMPLES))
     assert run.most <= run.rule.in_flight
 
 

@@ -84,6 +84,7 @@ def test_every_group_that_is_started_is_learnt_from_once_with_all_of_its_tokens(
     assert [len(groups) for groups in learnt] == [4] * ITERATIONS
     ordinals = [group.ref.ordinal for groups in learnt for group in groups]
     assert sorted(ordinals) == list(range(4 * ITERATIONS))
+    assert all(group.lengths == (length_of(group.ref.ordinal),) for groups in learnt for group in groups)
     states = states_of(simulation)
     assert states[-1].carried == ()
     assert max(len(state.carried) for state in states) == 6

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,8 +14,12 @@ from flows.run.control_state import ControlState
 from ops.queries.experience import Validity, find_iteration, sample_table
 from tests.flows.tools import Driver, same_result
 from tests.recovery.test_damage import flip
+from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.experience.carried import CARRIED_FILE
-from yatt_core.experience.slicing import SLICES, RoundOutcome
+from yatt_core.experience.slicing import SLICES, RoundOutcome, StartedGroup
+from yatt_core.keys import sample_seed
+from yatt_core.protocols.generation import GenerateRequest
+from yatt_core.spec import RunSpec
 
 pytestmark = pytest.mark.timeout(600)
 SLICED = (
@@ -38,11 +45,39 @@ def samples_of(driver: Driver, run: str) -> pd.DataFrame:
     return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 
-def learnt_of(driver: Driver, run: str, iterations: int = 6) -> list[list[int]]:
+def learnt_groups(driver: Driver, run: str, iterations: int = 6) -> list[tuple[StartedGroup, ...]]:
     with driver.ledger() as ledger:
         rows = [ledger.records.waves(run, 0, i)[-1] for i in range(1, iterations + 1)]
     outcomes = [RoundOutcome.from_json(dict(row.outcome or {})[SLICES]) for row in rows]
-    return [[group.ref.ordinal for group in outcome.learnt or ()] for outcome in outcomes]
+    return [outcome.learnt or () for outcome in outcomes]
+
+
+def learnt_of(driver: Driver, run: str, iterations: int = 6) -> list[list[int]]:
+    return [[group.ref.ordinal for group in groups] for groups in learnt_groups(driver, run, iterations)]
+
+
+def require_drawn_lengths(driver: Driver, run: str, groups: Iterable[StartedGroup]) -> None:
+    """Fails unless each response is as long as a virtual engine makes it if nobody stops it, by its seed and its prompt alone."""
+    samples = samples_of(driver, run).drop_duplicates("prompt_ordinal").set_index("prompt_ordinal")
+    with driver.ledger() as ledger:
+        spec = RunSpec.model_validate(ledger.runs.revision(run).spec)
+    settings = spec.rollout.engine
+    assert settings.kind == "virtual"
+    engine = VirtualRolloutEngine(settings, spec.seed)
+    engine.begin_update(0)
+    engine.take_digest("")
+    for group in groups:
+        count = len(group.lengths)
+        seeds = [sample_seed(spec.seed, 0, group.iteration, group.ref.ordinal, number) for number in range(count)]
+        request = GenerateRequest(
+            prompts=[np.array(samples.loc[group.ref.ordinal, "prompt_tokens"], np.int32)],
+            seeds=np.array([seeds], np.uint64),
+            max_new_tokens=spec.rollout.max_new_tokens,
+            stop_tokens=(0,),
+            weight_version=0,
+            drawn=np.zeros(1, np.int32),
+        )
+        assert group.lengths == tuple(engine.answer(request).lengths.tolist())
 
 
 def test_responses_go_on_under_newer_weights_until_they_are_learnt_from(driver: Driver) -> None:
@@ -52,6 +87,7 @@ def test_responses_go_on_under_newer_weights_until_they_are_learnt_from(driver: 
     assert sorted(ordinal for groups in learnt for ordinal in groups) == list(range(24))
     samples = samples_of(driver, run)
     assert sorted(samples["prompt_ordinal"].unique()) == list(range(24))
+    require_drawn_lengths(driver, run, (group for groups in learnt_groups(driver, run) for group in groups))
     for _, row in samples.iterrows():
         versions = list(row["stretch_versions"])
         assert versions == sorted(versions) and versions[-1] <= row["iteration"] - 1

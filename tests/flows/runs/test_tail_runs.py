@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from flows.reports.audit import verify_run
 from ops.queries.experience import Validity, find_iteration, sample_table
-from tests.flows.runs.test_sliced_runs import learnt_of, samples_of
+from tests.flows.runs.test_sliced_runs import learnt_groups, learnt_of, require_drawn_lengths, samples_of
 from tests.flows.tools import Driver, same_result
 
 pytestmark = pytest.mark.timeout(600)
@@ -46,7 +47,10 @@ def test_an_iteration_ends_at_a_token_and_every_sample_is_learnt_from_once(drive
     ]
     assert len(set(used)) == len(used), "what was thrown away is not shown as learnt from"
     assert any(row["validity"] == Validity.THROWN_AWAY for row in rows)
-    assert bias[-1] == 1.0 and bias[0] < 1.0 < max(lengths[1:]) / lengths[0]
+    groups = learnt_groups(driver, run)
+    require_drawn_lengths(driver, run, (group for each in groups for group in each))
+    assert lengths == [pytest.approx(np.mean([group.lengths for group in each])) for each in groups]
+    assert bias[-1] == 1.0 and bias[0] < 1.0, "the long ones are late, and none is lost"
     assert sum(wasted) > 0
 
 
