@@ -21,7 +21,7 @@ from benchmarks.common import progress, trained
 from benchmarks.placement_files import read_workload
 from benchmarks.placement_logged import LoggedRuntimePolicy, parse_action
 from flows.placement.inputs import REMEMBERED
-from yatt_core.placement.actions import SERVES
+from yatt_core.placement.actions import KEEPS, LENDS, SERVES
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json, telemetry_from_json
 from yatt_core.placement.seen import IterationTelemetry, Setting
@@ -121,7 +121,7 @@ def recorded_runtime_policy(record: Mapping[str, Any], setting: Setting) -> Logg
     In reality they came some milliseconds later.
     """
     period = setting.control_period_s
-    lines = [line for line in record["actions"] if line["do"] != SERVES]
+    lines = [line for line in record["actions"] if line["do"] not in (SERVES, KEEPS, LENDS)]
     return LoggedRuntimePolicy((line["t"] // period * period, parse_action(line, "the record")) for line in lines)
 
 

@@ -18,8 +18,10 @@ from yatt_core.placement.lending import (
     MeasuredIteration,
     lending_again,
     lending_cost,
+    lending_setting,
     lending_to_json,
 )
+from yatt_core.placement.seen import Setting
 from yatt_core.spec import RunSpec
 from yatt_core.spec.sections.rollout import VirtualRollout
 
@@ -43,6 +45,20 @@ def lending_in(context: RunContext, iteration: int) -> tuple[LendingDecision | N
     else:
         inputs = _inputs(context, iteration, lent)
     return lending_again(inputs), {LENDING: dict(inputs)}
+
+
+def lending_pool(spec: RunSpec, lending: LendingDecision | None, inputs: Mapping[str, Any]) -> Setting:
+    """Returns the pool as a policy sees it: instances that are lent join once the trainer has learnt as long as it did last.
+
+    lending, inputs: of the decision (`lending_in`). Before anything was measured the trainer is expected to take no time.
+    """
+    setting = pool_setting(spec)
+    if lending is None:
+        return setting
+    of_lending = inputs[LENDING]
+    measured = of_lending["measured"]
+    learning_s = 0.0 if measured is None else float(measured["learning_s"]) * _clock_factor(spec)
+    return lending_setting(setting, int(of_lending["lent"]), lending, learning_s)
 
 
 def _inputs(context: RunContext, iteration: int, lent: int) -> dict[str, Any]:

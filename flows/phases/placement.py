@@ -17,10 +17,10 @@ from ray import cloudpickle
 from db.write.records import DecisionRow, ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
-from flows.phases.lending import lending_in
+from flows.phases.lending import lending_in, lending_pool
 from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_work
 from flows.placement.work_files import RecordedWork, work_file, write_work
-from yatt_core.dispatch.pool import constants_known, pool_setting
+from yatt_core.dispatch.pool import constants_known
 from yatt_core.errors import ConfigurationError
 from yatt_core.experience.shard_log import read_shard_work
 from yatt_core.installed import failure_text
@@ -28,7 +28,7 @@ from yatt_core.placement.actions import JUDGE, ROLLOUT
 from yatt_core.placement.lending import LENT, Levelled
 from yatt_core.placement.occupancy import changes_of, switch_times
 from yatt_core.placement.policies.fixed import Hold
-from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Usage
+from yatt_core.placement.seen import IterationTelemetry, RuntimePolicy, Setting, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.spec.roles import device_judges
 from yatt_core.storage.lacking import fetch_lacking
@@ -81,10 +81,11 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     devices = session.start.devices
     # With a lag, iterations before it may not be committed yet: their work is known to the plan that was begun ahead.
     begun = session.prefetch.expected(iteration) if spec.asynchrony.lag else None
-    inputs = begun or _inputs_of(context, iteration, state)
+    lending, of_lending = lending_in(context, iteration)
+    pool = lending_pool(spec, lending, of_lending)
+    inputs = begun or _inputs_of(context, iteration, pool, state)
     plan = session.prefetch.plan(iteration, inputs, session.actors.deadline)
     _require_portable(plan.runtime_policy)
-    lending, of_lending = lending_in(context, iteration)
     runtime_policy = plan.runtime_policy
     if lending is not None and lending.lends and inputs.setting.migrates:
         runtime_policy = Levelled(runtime_policy)
@@ -117,7 +118,8 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     )
     recorded = context.ledger.records.decision(context.fence, row)
     if spec.asynchrony.lag and device_judges(spec):
-        session.prefetch.begin_behind(iteration + 1, inputs, recorded.decision.get("state", {}))
+        ahead = replace(inputs, setting=pool)
+        session.prefetch.begin_behind(iteration + 1, ahead, recorded.decision.get("state", {}))
     if recorded.decision == row.decision:
         return Placement(recorded, inputs), runtime_policy
     if "start" not in recorded.decision:
@@ -132,15 +134,17 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
 
 def begin_planning(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> None:
     """Starts to plan the first iteration of a session, or after a recovery, beside the start of the actors."""
-    if session.context.spec.has.judges and device_judges(session.context.spec):
+    context = session.context
+    if context.spec.has.judges and device_judges(context.spec):
         session.prefetch.forget()
-        session.prefetch.begin(iteration, _inputs_of(session.context, iteration, state))
+        pool = lending_pool(context.spec, *lending_in(context, iteration))
+        session.prefetch.begin(iteration, _inputs_of(context, iteration, pool, state))
 
 
-def _inputs_of(context: RunContext, iteration: int, state: Mapping[str, Any]) -> DecisionInputs:
+def _inputs_of(context: RunContext, iteration: int, pool: Setting, state: Mapping[str, Any]) -> DecisionInputs:
     """Returns the inputs of a decision made now, as far as iterations are committed."""
     past, names = past_of(context, iteration) if device_judges(context.spec) else ((), ())
-    return DecisionInputs(pool_setting(context.spec), past, names, state)
+    return DecisionInputs(pool, past, names, state)
 
 
 def _seconds_before(context: RunContext, iteration: int) -> dict[str, float]:

@@ -12,12 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from flows.branching.restore_points import ranges
 from flows.placement.disks import Disk
 from flows.placement.record import PastWork, RecordedPlacement
 from flows.placement.seats import SeatSpan
 from flows.placement.work_files import RecordedWork
 from yatt_core.errors import ConfigurationError
-from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.actions import JUDGE, LENDS, ROLLOUT
+from yatt_core.placement.lending import LENDING, LENT
 from yatt_core.placement.occupancy import (
     Change,
     RoleSpan,
@@ -27,8 +29,10 @@ from yatt_core.placement.occupancy import (
     idle_fraction,
     role_times,
     spans_of,
+    with_trainer,
 )
 from yatt_core.placement.seen import IterationTelemetry
+from yatt_core.spec.sections.placement import APART
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,7 @@ class Explanation:
     Fields are None or empty if they are not known yet, or not recorded because no judge runs on a device.
 
     rolling, judging: instances with that role at the start.
+    trainer: which devices the trainer has, in words; empty if it works in turn with the engines, or beside them on theirs.
     seen: the past iterations among the policy's inputs.
     lost: the files that are missing or changed, and why.
     state_before, state: the policy's state before and after the decision.
@@ -100,6 +105,7 @@ class Explanation:
     mode: str
     rolling: tuple[int, ...]
     judging: tuple[int, ...]
+    trainer: str
     reason: str
     seen: tuple[SeenWork, ...]
     lost: tuple[str, ...]
@@ -156,6 +162,7 @@ def explain(
         mode=row.decision["mode"],
         rolling=_instances(start, ROLLOUT),
         judging=_instances(start, JUDGE),
+        trainer=_trainer(placement),
         reason=row.reason,
         seen=tuple(_seen(each) for each in placement.past),
         lost=(*placement.lost, *([placement.work_lost] if placement.work_lost else ())),
@@ -205,9 +212,11 @@ def gantt_of(placement: RecordedPlacement) -> Gantt:
 
 def _changes_and_spans(placement: RecordedPlacement, work: RecordedWork) -> tuple[list[Change], list[RoleSpan]]:
     roles = work.telemetry.roles
-    changes = changes_of(work.telemetry.roles, _actions(work))
+    actions = _actions(work)
+    changes = changes_of(work.telemetry.roles, actions)
     role_s = placement.row.inputs["setting"]["switch"]["role_s"]
-    return changes, spans_of(roles, changes, role_s, work.telemetry.collect_s)
+    end_s = work.telemetry.collect_s
+    return changes, with_trainer(spans_of(roles, changes, role_s, end_s), actions, end_s)
 
 
 def _actions(work: RecordedWork) -> list[Mapping[str, Any]]:
@@ -228,6 +237,21 @@ def _within(placement: RecordedPlacement) -> tuple[tuple[Change, ...], dict[str,
 
 def _instances(start: str, role: str) -> tuple[int, ...]:
     return tuple(index for index, each in enumerate(start) if each == role)
+
+
+def _trainer(placement: RecordedPlacement) -> str:
+    """Describes the devices of a trainer that has others than the engines have, or lends its own."""
+    row = placement.row
+    if LENDING in row.inputs:
+        on = f"on the devices of instances {ranges(set(range(row.inputs[LENDING]['lent'])))}"
+        if not row.decision.get(LENT):
+            return f"{on}, which it keeps"
+        lent_at = [line["t"] for line in _actions(placement.work) if line["do"] == LENDS] if placement.work else []
+        return f"{on}, which generate {f'from {max(lent_at):.2f} s on' if lent_at else 'once it has learnt'}"
+    if row.inputs["policy"]["placement"].get("trainer") == APART:
+        own = {device for device, actors in enumerate(row.decision["roles"]["collect"]) if not actors}
+        return f"on devices of its own: {ranges(own)}" if own else "on devices that it shares, since there are too few"
+    return ""
 
 
 def _use(time: RoleTime, collect_s: float) -> RoleUse:

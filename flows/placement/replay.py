@@ -17,11 +17,12 @@ from flows.placement.inputs import inputs_of, policy_of
 from flows.placement.record import RecordedPlacement
 from yatt_core.errors import ConfigurationError
 from yatt_core.installed import failure_text
+from yatt_core.placement.actions import KEEPS, LENDS
 from yatt_core.placement.fitting import fitted
-from yatt_core.placement.lending import LENDING, LENT, lending_again
+from yatt_core.placement.lending import LENDING, LENT, Levelled, lending_again
 from yatt_core.placement.policies.registry import find_policy
 from yatt_core.placement.records import setting_from_json
-from yatt_core.placement.seen import IterationTelemetry, Plan
+from yatt_core.placement.seen import IterationTelemetry, Plan, RuntimePolicy, Setting
 from yatt_core.placement.simulation.campaign import collect
 from yatt_core.spec.sections.placement import PlacementSpec
 
@@ -230,20 +231,35 @@ def _simulated(
         return None, ()
     work = placement.work.telemetry
     inputs = placement.row.inputs
-    setting = setting_from_json(inputs["setting"])
+    setting = lent_as_recorded(setting_from_json(inputs["setting"]), placement.work.actions)
     if not inputs["policy"]["constants_known"]:
         setting = fitted(setting, [*past, work])
     try:
         took = collect(
             setting=setting,
             roles=plan.roles,
-            runtime_policy=plan.runtime_policy,
+            runtime_policy=_levelling(placement.row, setting, plan.runtime_policy),
             waves=work.waves,
             before=past[-1].roles if past else None,
         )
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's policy may raise anything
         return None, (f"the runtime policy failed in the simulation: {failure_text(error)}",)
     return took.collect_s, ()
+
+
+def lent_as_recorded(setting: Setting, actions: Iterable[Mapping[str, Any]]) -> Setting:
+    """Returns the setting in which lent instances join when they did, in place of when the plan expected it."""
+    if not setting.lent:
+        return setting
+    listed = list(actions)
+    joined = [line["t"] for line in listed if line["do"] == LENDS]
+    kept = any(line["do"] == KEEPS for line in listed)
+    return replace(setting, lent_after_s=max(joined) if joined else None if kept else 0.0)
+
+
+def _levelling(row: DecisionRow, setting: Setting, runtime_policy: RuntimePolicy) -> RuntimePolicy:
+    """Returns the runtime policy as it acts in a run: lent instances get their share of what is in progress."""
+    return Levelled(runtime_policy) if row.decision.get(LENT) and setting.migrates else runtime_policy
 
 
 def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> PolicyComparison:

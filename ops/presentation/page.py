@@ -16,14 +16,15 @@ MOST_TICKS = 8
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --faint: #6b7280; --line: #d5d9e0;
-  --first: #2b6cb0; --second: #c05621; --third: #6b7280; }
+  --first: #2b6cb0; --second: #c05621; --third: #6b7280; --fourth: #2f855a; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --paper: #14171b; --faint: #9aa3af; --line: #343a42;
-  --first: #63a4e8; --second: #eda05f; --third: #9aa3af; } }
+  --first: #63a4e8; --second: #eda05f; --third: #9aa3af; --fourth: #68c08f; } }
 body { margin: 1.5rem auto; max-width: 70rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
   font: 15px/1.45 system-ui, sans-serif; }
 h1 { font-size: 1.25rem; margin: 0 0 .25rem; } p { margin: .25rem 0 .75rem; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 11px system-ui, sans-serif; fill: var(--faint); }
-.first { fill: var(--first); } .second { fill: var(--second); } .third { fill: var(--third); } .band { opacity: .32; }
+.first { fill: var(--first); } .second { fill: var(--second); } .third { fill: var(--third); }
+.fourth { fill: var(--fourth); } .band { opacity: .32; }
 .grid { stroke: var(--line); stroke-width: 1; } .item { outline: none; } .halo { fill: none; stroke: none; }
 .item:focus .halo { stroke: var(--ink); stroke-width: 1.5; }
 output { display: block; min-height: 1.5em; margin: .5rem 0; } .key { white-space: nowrap; margin-right: 1.25em; }

@@ -14,14 +14,20 @@ from ops.presentation.placement_words import role_name
 from ops.presentation.png import new_figure, write_figure
 from yatt_core.counting import many
 from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.occupancy import TRAINING
 
 if TYPE_CHECKING:
     from flows.placement.explain import Gantt
     from yatt_core.placement.occupancy import RoleSpan
 
-CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third"}
-COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray"}
-KEYS = (("first", "rollout"), ("second", "judge"), ("third", "switching to another role"))
+CLASSES = {ROLLOUT: "first", JUDGE: "second", "": "third", TRAINING: "fourth"}
+COLOURS = {ROLLOUT: "tab:blue", JUDGE: "tab:orange", "": "tab:gray", TRAINING: "tab:green"}
+KEYS = (
+    ("first", "rollout"),
+    ("second", "judge"),
+    ("third", "switching to another role"),
+    ("fourth", "the trainer's device"),
+)
 TALL = 18
 FLAT = 6
 TALL_UP_TO = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from yatt_core.placement.actions import JUDGE, ROLE_NAMES, ROLLOUT
+from yatt_core.placement.occupancy import TRAINING
 
 HOW = {
     "start": "joins the iteration late",
@@ -14,7 +15,7 @@ HOW = {
 
 def role_name(role: str) -> str:
     """Returns a role's name for display."""
-    return ROLE_NAMES.get(role, "switching")
+    return "trainer" if role == TRAINING else ROLE_NAMES.get(role, "switching")
 
 
 def roles_text(roles: str) -> str:

@@ -27,6 +27,7 @@ from ops.presentation.columns import (
 )
 from ops.presentation.placement_words import HOW, role_name, roles_text
 from yatt_core.errors import ConfigurationError
+from yatt_core.placement.actions import ROLE_NAMES
 from yatt_core.placement.occupancy import Change
 
 
@@ -152,10 +153,10 @@ CHANGES: Columns[Change] = (
 ROLES: Columns[RoleUse] = (
     Column("role", lambda use: role_name(use.role), heads=True),
     Column("device time", lambda use: DurationCell(use.device_s), number=True),
-    Column("busy", lambda use: DurationCell(use.busy_s if use.role else None), number=True),
-    Column("idle", lambda use: ShareCell(use.idle_fraction if use.role else None), number=True),
-    Column("tokens", lambda use: use.tokens if use.role else None, number=True),
-    Column("tokens/s", lambda use: use.tokens_per_s if use.role else None, number=True),
+    Column("busy", lambda use: DurationCell(use.busy_s if use.role in ROLE_NAMES else None), number=True),
+    Column("idle", lambda use: ShareCell(use.idle_fraction if use.role in ROLE_NAMES else None), number=True),
+    Column("tokens", lambda use: use.tokens if use.role in ROLE_NAMES else None, number=True),
+    Column("tokens/s", lambda use: use.tokens_per_s if use.role in ROLE_NAMES else None, number=True),
 )
 SEATS: Columns[SeatSpan] = (
     Column("actor", lambda span: span.seat.actor, heads=True),

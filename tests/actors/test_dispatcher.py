@@ -15,7 +15,7 @@ import ray
 
 from yatt_core.actors import dispatcher as module
 from yatt_core.actors.dispatcher import Dispatcher
-from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
+from yatt_core.placement.actions import JUDGE, KEEPS, LENDS, ROLLOUT, Action, HandOver, Intake, Switch, Take
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.occupancy import changes_of, switch_times
 from yatt_core.placement.policies.fixed import Hold, InTurn
@@ -80,6 +80,25 @@ def test_roles_are_taken_in_turn_when_a_wave_is_drained(pool: tuple[Dispatcher, 
         assert len(measured) == 4 and all(each.seconds > 0 and not each.starting for each in measured)
 
     asyncio.run(wave())
+
+
+def test_it_notes_from_when_the_trainer_keeps_a_device_and_when_it_lends_it(
+    pool: tuple[Dispatcher, list[Engine]],
+) -> None:
+    dispatcher, engines = pool
+
+    async def iteration() -> list[dict[str, Any]]:
+        await dispatcher.engage(1, engines)
+        await dispatcher.place(1, ROLLOUT * 4, Hold(), True)
+        for kept in ((0, 1), (0, 1), (1,), ()):
+            await dispatcher.keep(1, kept)
+        return (await dispatcher.report()).actions
+
+    lines = asyncio.run(iteration())
+    assert [(line["do"], line["instance"]) for line in lines] == [
+        (KEEPS, 0), (KEEPS, 1), (LENDS, 0), (LENDS, 1),
+    ]  # fmt: skip
+    assert sorted(line["t"] for line in lines) == [line["t"] for line in lines]
 
 
 class Broken:

@@ -72,13 +72,22 @@ def judged_spec(*overrides: str) -> RunSpec:
 
 
 def record_run(
-    home: Home, spec: RunSpec, iterations: int = 4, under_way: bool = False, slower: float = 1.0, **samples: Any
+    home: Home,
+    spec: RunSpec,
+    iterations: int = 4,
+    under_way: bool = False,
+    slower: float = 1.0,
+    devices: int | None = None,
+    trainer_lines: Sequence[tuple[float, dict[str, Any]]] = (),
+    **samples: Any,
 ) -> str:
     """Records a run and returns its id.
 
     samples: settings of the samples in its iterations' workload.
     slower: how many times slower the engines are than in the spec.
     under_way: True to add a decision without an outcome.
+    devices: of the cluster; None: one for each instance.
+    trainer_lines: with their times, the lines of each iteration's log about the trainer's devices.
     """
     home.folder.mkdir(parents=True, exist_ok=True)
     lengths = {"median": 60, "sigma": 0.6, "min": 4, "max": 400}
@@ -91,6 +100,7 @@ def record_run(
         home.run_folder(run).mkdir()
         fence = ledger.leases.acquire(run, this_process("a test"), 600)
         session: Any = DecidingSession(home, ledger, fence, spec)
+        session.devices = devices or session.devices
         ledger.commits.commit(fence, commit_of(0))
         state: dict[str, Any] = {}
         roles: str | None = None
@@ -102,7 +112,8 @@ def record_run(
             work = None
             if setting.judgements:
                 telemetry = collect(real, roles_now, watched, waves[iteration - 1], roles, watched.log)
-                work = RecordedWork(telemetry, watched.lines)
+                told = [{"t": at, **line} for at, line in trainer_lines]
+                work = RecordedWork(telemetry, sorted([*told, *watched.lines], key=lambda line: line["t"]))
             finish(session.context, row, work)
             ledger.commits.commit(fence, commit_of(iteration))
             state = row.decision["state"]

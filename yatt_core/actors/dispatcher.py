@@ -33,6 +33,7 @@ from yatt_core.placement.actions import (
     ahead_of_dispatch,
     checked_action,
     serves_line,
+    trainer_line,
 )
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.fixed import Hold
@@ -183,8 +184,11 @@ class Dispatcher:
     async def keep(self, term: int, instances: Sequence[int]) -> None:
         """Keeps these instances free of new work, and no others; what they hold goes on elsewhere if it can."""
         self._presence.fence.check(term)
+        before = {instance.index for instance in self._queue.instances if instance.kept}
         for index, count in self._queue.keep(instances):
             self._spawn(self._evict(index, count))
+        for index in sorted(before ^ set(instances)):
+            self._log(trainer_line(index, index not in before))
         self._act(Moment.SWITCHED)
         if not instances and self._was_drained and self._queue.unjudged:
             # Those that join now have missed that the wave's last rollout has finished.

@@ -1,8 +1,8 @@
 """What a policy can do, and the log of its actions: JSON lines from which another simulator computes the same times.
 
 Instances are identified by their number. Roles are `R` (rollout) and `J` (judge). Times are seconds since the
-start of the iteration. The record of a real run has an additional kind of line that is not an action: when an
-instance started serving a role.
+start of the iteration. The record of a real run has additional kinds of lines that are no actions: when an instance
+started serving a role, and from when on the trainer kept its device, or lent it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ ROLLOUT = "R"
 JUDGE = "J"
 ROLE_NAMES = {ROLLOUT: "rollout", JUDGE: "judge"}
 SERVES = "serves"
+KEEPS = "keeps"
+LENDS = "lends"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +111,11 @@ def ahead_of_dispatch(actions: Iterable[Action]) -> tuple[list[Action], list[Act
 def action_line(action: Action) -> dict[str, Any]:
     """Returns the action's part of a log line."""
     return {"do": _NAMES[type(action)], **asdict(action)}
+
+
+def trainer_line(instance: int, kept: bool) -> dict[str, Any]:
+    """Returns the part of a line that records that the trainer keeps an instance's device from now on, or lends it."""
+    return {"do": KEEPS if kept else LENDS, "instance": instance}
 
 
 def serves_line(instance: int, role: str, took_s: float | None = None) -> dict[str, Any]:

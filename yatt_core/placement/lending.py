@@ -7,7 +7,7 @@ gives the lent instances their share of what is in progress. Pure. Units: second
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from yatt_core.placement.actions import ROLLOUT, Action
@@ -83,6 +83,14 @@ def lending_cost(setting: Setting, responses: int, tokens: float) -> float:
     engine = setting.rollout
     taken = min(engine.max_concurrent, responses / len(setting.speeds)) if setting.migrates else 0.0
     return setting.switch.role_s + taken * tokens / 2 * engine.per_prompt_token_s
+
+
+def lending_setting(setting: Setting, lent: int, decision: LendingDecision, learning_s: float) -> Setting:
+    """Returns the setting of a pool whose first `lent` instances are on the trainer's devices.
+
+    learning_s: seconds for which the trainer is expected to learn, on the engines' clock.
+    """
+    return replace(setting, lent=lent, lent_after_s=learning_s if decision.lends else None)
 
 
 def lending_to_json(own: int, lent: int, measured: MeasuredIteration | None, cost_s: float) -> dict[str, Any]:

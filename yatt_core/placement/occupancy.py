@@ -8,14 +8,16 @@ role. Times are seconds since the start of the iteration.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from yatt_core.placement.actions import JUDGE, ROLLOUT, SERVES
+from yatt_core.placement.actions import JUDGE, KEEPS, LENDS, ROLLOUT, SERVES
 from yatt_core.placement.seen import SwitchTime, Usage
 
 GOING_OVER = ""
 """Takes the place of a role while an instance is switching and out of service."""
+TRAINING = "T"
+"""Takes the place of a role while the trainer keeps the instance's device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,38 @@ def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float)
     ]
 
 
+def with_trainer(spans: Iterable[RoleSpan], lines: Iterable[Mapping[str, Any]], end_s: float) -> list[RoleSpan]:
+    """Returns the spans with those of the trainer in place of what they cover.
+
+    lines: lines of the log, in order of time.
+    """
+    kept: dict[int, list[tuple[float, float]]] = {}
+    since: dict[int, float] = {}
+    for line in lines:
+        if line["do"] == KEEPS:
+            since.setdefault(line["instance"], line["t"])
+        elif line["do"] == LENDS and line["instance"] in since:
+            kept.setdefault(line["instance"], []).append((since.pop(line["instance"]), line["t"]))
+    for index, start in since.items():
+        kept.setdefault(index, []).append((start, end_s))
+    own = [span for each in spans for span in _outside(each, kept.get(each.instance, ()))]
+    trainers = [RoleSpan(index, TRAINING, *period) for index, periods in kept.items() for period in periods]
+    return sorted(
+        (span for span in (*own, *trainers) if span.seconds > 0), key=lambda span: (span.instance, span.start_s)
+    )
+
+
+def _outside(span: RoleSpan, periods: Sequence[tuple[float, float]]) -> list[RoleSpan]:
+    """Returns the parts of a span outside of periods, which are in order of time."""
+    parts = []
+    start = span.start_s
+    for begin, end in periods:
+        if end > start and begin < span.end_s:
+            parts.append(replace(span, start_s=start, end_s=max(start, begin)))
+            start = min(end, span.end_s)
+    return [*parts, replace(span, start_s=start)]
+
+
 def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: float, end_s: float) -> list[RoleSpan]:
     spans = []
     since = 0.0
@@ -161,11 +195,13 @@ def _spans_of_one(index: int, role: str, changes: Sequence[Change], role_s: floa
 
 
 def role_times(spans: Iterable[RoleSpan], usage: Iterable[Usage]) -> tuple[RoleTime, ...]:
-    """Returns the times of rollout, judge, and switching, which never counts as work."""
-    device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER), 0.0)
+    """Returns the times of rollout, judge, and switching, which never counts as work; then the trainer's, if it has any."""
+    listed = list(spans)
+    trains = any(span.role == TRAINING for span in listed)
+    device_s = dict.fromkeys((ROLLOUT, JUDGE, GOING_OVER, *([TRAINING] if trains else [])), 0.0)
     busy_s = dict.fromkeys(device_s, 0.0)
     tokens = dict.fromkeys(device_s, 0)
-    for span in spans:
+    for span in listed:
         device_s[span.role] += span.seconds
     for row in usage:
         busy_s[row.role] += row.decode_s + row.prefill_s
@@ -174,8 +210,8 @@ def role_times(spans: Iterable[RoleSpan], usage: Iterable[Usage]) -> tuple[RoleT
 
 
 def idle_fraction(times: Iterable[RoleTime]) -> float:
-    """Returns the fraction of all instances' time without work: waiting or switching."""
-    listed = tuple(times)
+    """Returns the fraction of all instances' time without work: waiting or switching. The trainer's time is not theirs."""
+    listed = tuple(time for time in times if time.role != TRAINING)
     whole = sum(each.device_s for each in listed)
     return max(0.0, 1.0 - sum(each.busy_s for each in listed) / whole) if whole else 0.0
 

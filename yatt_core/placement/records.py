@@ -17,9 +17,14 @@ from yatt_core.spec.base import SpecModel
 _MODELS: dict[str, type[SpecModel]] = {"rollout": EngineConstants, "judge": EngineConstants, "switch": SwitchCosts}
 
 
+_OF_LENT = ("lent", "lent_after_s")
+"""Fields that are left out where no instance is lent."""
+
+
 def setting_to_json(setting: Setting) -> dict[str, Any]:
     """Returns a setting's fields as JSON values."""
-    values = {field.name: getattr(setting, field.name) for field in fields(setting)}
+    left_out = () if setting.lent else _OF_LENT
+    values = {field.name: getattr(setting, field.name) for field in fields(setting) if field.name not in left_out}
     return {
         name: value.model_dump(mode="json") if name in _MODELS else list(value) if name == "speeds" else value
         for name, value in values.items()

@@ -27,6 +27,8 @@ class Setting:
     prompts: number of valid groups that an iteration needs.
     migrates: whether running sequences can move to another instance.
     moved: number of moved sequences that an instance can work on at once, since each is a request of its own; None if any.
+    lent: number of the first instances that are on the trainer's devices, and generate only while it does not learn.
+    lent_after_s: seconds of an iteration for which the trainer works there; None if it keeps its devices for all of it.
     """
 
     speeds: tuple[float, ...]
@@ -39,6 +41,8 @@ class Setting:
     prompts: int = 1
     migrates: bool = True
     moved: int | None = None
+    lent: int = 0
+    lent_after_s: float | None = 0.0
 
 
 @dataclass(slots=True)

@@ -67,6 +67,7 @@ class CurvePolicy:
         self._knobs = knobs
         self._roles = roles
         self._rolling = sum(v for v, role in zip(setting.speeds, roles, strict=True) if role == ROLLOUT)
+        self._lent = setting.lent
         # Sequences that have been moved before may be any part of what an instance holds.
         self._rollouts = min(setting.rollout.max_concurrent, setting.moved or setting.rollout.max_concurrent)
         self._judgements = setting.judge.max_concurrent
@@ -131,9 +132,14 @@ class CurvePolicy:
         return actions
 
     def _target(self, pool: PoolSeen) -> float:
-        """Returns the capacity that rollout keeps at the current fraction of samples in rollout."""
+        """Returns the capacity that rollout keeps at the current fraction of samples in rollout.
+
+        Instances on whose devices the trainer works do not count.
+        """
         alive = min(1.0, pool.unrolled / pool.submitted / self._knobs.onset)
-        return self._rolling * math.pow(alive, self._knobs.power) - 1e-9
+        on_trainer = (i for i in pool.instances[: self._lent] if i.role == ROLLOUT)
+        learning = sum(i.speed for i in on_trainer if not (i.ready or i.leaving or i.joining))
+        return (self._rolling - learning) * math.pow(alive, self._knobs.power) - 1e-9
 
     def _wanted(self, pool: PoolSeen) -> float:
         """Returns how many judges the open judgements could fill in addition to those serving or on their way."""

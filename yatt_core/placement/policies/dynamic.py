@@ -45,7 +45,7 @@ class Dynamic:
         search = Search(setting, recent)
         outcomes = search.best(Knobs(**state["knobs"]) if state else None)
         best = chosen(outcomes, state["knobs"]["judges"] if state and state["informed"] else None)
-        roles = roles_of(setting.speeds, best.knobs.judges)
+        roles = roles_of(setting.speeds, best.knobs.judges, setting.lent)
         return Plan(
             roles=roles,
             runtime_policy=CurvePolicy(best.knobs, roles, setting),

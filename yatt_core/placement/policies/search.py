@@ -73,7 +73,11 @@ class Search:
         step = max(1, math.ceil(self.count / MOST_INSTANCES), math.ceil(sequences / MOST_SEQUENCES))
         self.step = min(step, max(1, self.count // LEAST_INSTANCES))
         self.worlds = expected_work(setting, past, self.step)
-        self._setting = replace(setting, speeds=setting.speeds[:: self.step])
+        speeds = setting.speeds[:: self.step]
+        lent = min(math.ceil(setting.lent / self.step), len(speeds) - 1)
+        self._setting = replace(setting, speeds=speeds, lent=lent)
+        # An instance that is on no device of the trainer's rolls out from the start.
+        self._most_judges = self.count - setting.lent - 1
         self._before = past[-1].roles[:: self.step] if past else None
         self._logs: dict[tuple[Knobs, int], float] = {}
         self._given_up: set[Knobs] = set()
@@ -97,12 +101,14 @@ class Search:
 
     def _beginning(self) -> Iterable[Knobs]:
         judges = {self.step * round(self.count * share / self.step) for share in JUDGE_SHARES}
-        return (Knobs(min(count, self.count - self.step), *shape) for count in sorted(judges) for shape in SHAPES)
+        most = max(0, min(self.count - self.step, self._most_judges))
+        counts = sorted({min(count, most) for count in judges})
+        return (Knobs(count, *shape) for count in counts for shape in SHAPES)
 
     def _neighbours(self, knobs: Knobs) -> list[Knobs]:
         """Returns the parameters one step away in each direction."""
         judges = (knobs.judges - self.step, knobs.judges + self.step)
-        near = [replace(knobs, judges=count) for count in judges if 0 <= count < self.count]
+        near = [replace(knobs, judges=count) for count in judges if 0 <= count <= self._most_judges]
         near += [replace(knobs, onset=onset) for onset in beside(ONSETS, knobs.onset)]
         near += [replace(knobs, power=power) for power in beside(POWERS, knobs.power)]
         near += [replace(knobs, backlog=backlog) for backlog in beside(BACKLOGS, knobs.backlog)]
@@ -145,7 +151,8 @@ class Search:
         """
         speeds = self._setting.speeds
         self.replays = self.replays + 1
-        roles = roles_of(speeds, min(len(speeds) - 1, round(knobs.judges / self.step)))
+        lent = self._setting.lent
+        roles = roles_of(speeds, min(len(speeds) - lent - 1, round(knobs.judges / self.step)), lent)
         runtime_policy = CurvePolicy(knobs, roles, self._setting)
         before = None if world else self._before
         try:
@@ -187,7 +194,10 @@ def _rank(outcome: CandidateResult) -> tuple[float, ...]:
     return (outcome.loss, knobs.judges, knobs.onset, knobs.power, knobs.backlog, knobs.level, knobs.back)
 
 
-def roles_of(speeds: Sequence[float], judges: int) -> str:
-    """Returns the roles with the slowest instances as judges; of equally fast ones, the last."""
-    slowest = set(sorted(range(len(speeds)), key=lambda i: (speeds[i], -i))[:judges])
+def roles_of(speeds: Sequence[float], judges: int, lent: int = 0) -> str:
+    """Returns the roles with the slowest instances as judges; of equally fast ones, the last.
+
+    lent: number of the first instances that judge only if all others do, since the trainer may keep their devices.
+    """
+    slowest = set(sorted(range(len(speeds)), key=lambda i: (i < lent, speeds[i], -i))[:judges])
     return "".join(JUDGE if i in slowest else ROLLOUT for i in range(len(speeds)))

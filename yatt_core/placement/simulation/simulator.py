@@ -72,15 +72,25 @@ class Pool:
     # -- an iteration ------------------------------------------------------------------------------------------------
 
     def start(self, roles: str, before: str | None) -> None:
-        """Assigns a role to every instance; instances that had another role in the previous iteration join late."""
+        """Assigns a role to every instance; those that had another role in the iteration before join late, lent ones too."""
         if len(roles) != len(self.instances) or set(roles) - {ROLLOUT, JUDGE}:
             raise ConfigurationError(f"roles {roles!r}: expected {len(self.instances)} letters, each R or J")
         for instance, role in zip(self.instances, roles, strict=True):
-            if before is not None and before[instance.index] != role:
+            changed = before is not None and before[instance.index] != role
+            switching_s = self.setting.switch.repartition_s if changed else 0.0
+            if instance.index < self.setting.lent and self.setting.lent_after_s != 0.0:
+                self._keep(instance, role, switching_s)
+            elif changed:
                 instance.joining = role
-                self._push(self.setting.switch.repartition_s, _SWITCHED, instance)
+                self._push(switching_s, _SWITCHED, instance)
             else:
                 self._serve(instance, role)
+
+    def _keep(self, instance: Instance, role: str, switching_s: float) -> None:
+        """Leaves an instance out while the trainer works on its device. switching_s: of its change of role meanwhile."""
+        instance.role = role
+        if self.setting.lent_after_s is not None:
+            self._push(max(self.setting.lent_after_s, switching_s), _SWITCHED, instance)
 
     def run_wave(self, work: WaveWork) -> list[Sample]:
         """Simulates a wave until its last judgement, at `now`; returns its samples. Raises `IterationTooLongError`."""
@@ -216,9 +226,13 @@ class Pool:
         ended = [first]
         while self._events and self._events[0][:2] == (self.now, _SWITCHED):
             ended.append(heappop(self._events)[3])
+        lent = any(not instance.joining for instance in ended)
         for instance in ended:
-            self._serve(instance, instance.joining)
+            self._serve(instance, instance.joining or instance.role)
         self._act(Moment.SWITCHED)
+        if lent and self.unjudged and not self.unrolled:
+            # Those that join now have missed that the wave's last rollout has finished.
+            self._act(Moment.DRAINED)
 
     # -- dispatching -------------------------------------------------------------------------------------------------
 

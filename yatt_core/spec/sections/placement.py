@@ -17,6 +17,8 @@ OWN_MODES = frozenset({"colocate", "split", "dynamic"})
 
 
 SHARED = "shared"
+APART = "apart"
+LENT = "lent"
 
 
 def is_shared(trainer: str) -> bool:
@@ -52,12 +54,12 @@ class PlacementSpec(SpecModel):
         engines: number of rollout instances, 0 if the cluster determines it, and devices of each.
         """
         instances, each = engines
-        if self.trainer == "apart" and not overlaps:
+        if self.trainer == APART and not overlaps:
             yield (
                 "placement.trainer: apart, but engines and trainer work in turn and would leave each other's devices idle; "
                 "expected shared, or asynchrony.lag of at least 1, or asynchrony.streamed"
             )
-        if self.trainer != "lent":
+        if self.trainer != LENT:
             return
         if not lag:
             yield (

@@ -11,6 +11,7 @@ from ops.presentation.output import message, write, write_list
 from ops.presentation.placement_words import role_name, roles_text
 from yatt_core.counting import many
 from yatt_core.placement.actions import JUDGE, ROLLOUT
+from yatt_core.placement.occupancy import TRAINING
 from yatt_core.planning.files import LOST_WITH_A_NODE
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from yatt_core.placement.occupancy import RoleSpan
 
 WIDTH = 72
-MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·"}
+MARKS = {ROLLOUT: "█", JUDGE: "▒", "": "·", TRAINING: "t"}
 DISKS: Columns[tuple[int, Disk]] = (
     Column("disk", lambda numbered: numbered[0], number=True),
     Column("nodes", lambda numbered: ", ".join(numbered[1].nodes)),
@@ -72,6 +73,8 @@ def _facts(found: Explanation) -> Iterator[tuple[str, str]]:
     for role, numbers in ((ROLLOUT, found.rolling), (JUDGE, found.judging)):
         if numbers:
             yield role_name(role), f"{many(len(numbers), 'instance')} from the start: {instance_list(numbers)}"
+    if found.trainer:
+        yield "trainer", found.trainer
     yield "reason", found.reason
     if not found.seen and not found.lost:
         yield "based on", "no earlier iteration"
@@ -192,7 +195,8 @@ def print_gantt(found: Gantt) -> None:
         numbers = list(group)
         name = f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
         write(f"{name:>9} {line}")
-    write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} switching")
+    kept = f"  {MARKS[TRAINING]} trainer" if any(span.role == TRAINING for span in found.spans) else ""
+    write(f"{'':>9} {MARKS[ROLLOUT]} rollout  {MARKS[JUDGE]} judge  {MARKS['']} switching{kept}")
     write_roles(found.roles)
     write(f"idle fraction of all devices: {found.idle_fraction:.1%}")
 
