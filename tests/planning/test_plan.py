@@ -176,7 +176,7 @@ def loaded(devices: str, *overrides: str) -> Load:
     constants = engine_constants(roles.rollout, roles.policy, demand.rollout, described.card, SHORT)
     training = training_times(roles, demand, described, SHORT)
     switch = SwitchCosts(role_s=0, repartition_s=0, train_s=0)
-    return load_of(roles, demand, described, constants, None, switch, training.cost, SHORT)
+    return load_of(roles, demand, described, constants, None, switch, training, SHORT)
 
 
 def test_a_large_load_is_simulated_at_a_part_of_its_size():

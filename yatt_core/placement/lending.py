@@ -13,7 +13,7 @@ from typing import Any
 from yatt_core.placement.actions import ROLLOUT, Action
 from yatt_core.placement.moments import Moment
 from yatt_core.placement.policies.curve import levelled
-from yatt_core.placement.seen import PoolSeen, RuntimePolicy, Setting
+from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan, PoolSeen, RuntimePolicy, Setting
 
 LENT = "lent"
 """The key of a recorded decision that has the instances that are lent; empty if none are."""
@@ -120,3 +120,15 @@ class Levelled:
         if actions or moment not in (Moment.TICK, Moment.SWITCHED):
             return actions
         return levelled(pool, [i for i in pool.instances if i.role == ROLLOUT and i.ready and not i.leaving])
+
+
+class LevellingPolicy:
+    """Plans as another policy does; the runtime policies of its plans also spread what is in progress (`Levelled`)."""
+
+    def __init__(self, inner: PlacementPolicy) -> None:
+        self._inner = inner
+
+    def plan(self, setting: Setting, past: Sequence[IterationTelemetry], state: dict[str, Any]) -> Plan:
+        """Returns the plan of the other policy."""
+        made = self._inner.plan(setting, past, state)
+        return replace(made, runtime_policy=Levelled(made.runtime_policy))

@@ -16,6 +16,7 @@ from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.fitted import FittedConstants
 from yatt_core.planning.time.times import sync_gb_s
 from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.placement import LENT, SHARED
 from yatt_core.spec.sections.rollout import TorchRollout
 
 HOUR = 3600.0
@@ -37,9 +38,24 @@ def assumed_lines(
         yield from _times(roles, cluster, assumed, fitted)
         yield from _processes(roles, cluster, assumed)
         yield price_line(roles.spec, cluster, read_prices())
+    yield from _asynchrony(roles)
     if roles.spec.samples_dynamically:
         yield "dynamic_sampling: every group counts, so no further waves are sampled"
     yield f"{assumed.between_failures_s / HOUR:g} hours between failures that lose the trainer's tensors"
+
+
+def _asynchrony(roles: Roles) -> Iterator[str]:
+    """Yields how engines and trainer are predicted to work beside each other."""
+    spec = roles.spec
+    if spec.asynchrony.streamed:
+        yield "asynchrony.streamed: learning is counted as if it began once everything is collected"
+    if not spec.asynchrony.lag:
+        return
+    yield "a step takes the longer of collect and learning, and then a weight sync (asynchrony.lag)"
+    if spec.placement.trainer == SHARED:
+        yield "trainer and engines on the same devices together take at least the time that both need there"
+    if spec.placement.trainer == LENT:
+        yield "engines on devices that the trainer lends generate from when it has learnt"
 
 
 def _lengths(roles: Roles, assumed: Assumptions) -> Iterator[str]:

@@ -146,7 +146,7 @@ def _times(
         rollout=rollout,
         judge=judge,
         switch=switch,
-        training=training.cost,
+        training=training,
         assumed=assumed,
     )
     tried = outcomes(load, judge is not None)
@@ -176,7 +176,7 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
             continue
         if memory.devices < (each := roles.spec.devices_per_instance):
             yield f"{place}: an engine uses {memory.devices} of the {each} devices that an instance has for its judges or rollout"
-        if unused := cluster.devices - instances * memory.devices:
+        if unused := cluster.devices - demand.apart - instances * memory.devices:
             yield f"{place}: {unused} of {cluster.devices} devices have no engine"
         if memory.sequences < engine.max_num_seqs:
             yield (
@@ -185,7 +185,7 @@ def _warnings(roles: Roles, demand: Demand, cluster: DescribedCluster) -> Iterat
             )
     if lag := lag_obstacle(roles.spec, demand, cluster):
         yield f"a start is refused: {lag}"
-    if demand.ranks < cluster.devices:
+    if demand.ranks < cluster.devices and not demand.apart:
         yield f"trainer.engine: {cluster.devices - demand.ranks} of {cluster.devices} devices do not train"
     if demand.ranks > cluster.devices and roles.trainer.kind == "torch":
         yield f"trainer.engine.ranks: {demand.ranks} ranks share {cluster.devices} devices"

@@ -72,13 +72,18 @@ def _draw(workload: Scenario, iteration: int, quota: Quota) -> list[WaveWork]:
 
 
 def run_campaign(
-    workload: Scenario, policy: PlacementPolicy, seen: Setting | None = None, log: Log | None = None
+    workload: Scenario,
+    policy: PlacementPolicy,
+    seen: Setting | None = None,
+    log: Log | None = None,
+    setting: Setting | None = None,
 ) -> Campaign:
     """Runs a workload under a policy.
 
     seen: the setting shown to the policy, if it differs from the real one.
+    setting: of the pool, if it differs from the workload's, such as by instances that the trainer lends.
     """
-    setting = setting_of(workload)
+    setting = setting or setting_of(workload)
     campaign = Campaign()
     state: dict[str, Any] = {}
     for iteration, waves in enumerate(draw_iterations(workload)):

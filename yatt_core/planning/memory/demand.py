@@ -7,7 +7,7 @@ others work. Cores share their node's memory, so for cores the account covers a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,6 +30,7 @@ from yatt_core.planning.assumptions import Assumptions
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.planning.memory.activations import MicroBatchShape, micro_batch_of
 from yatt_core.planning.memory.aligned_attention import with_aligned_passes
+from yatt_core.planning.memory.apart import devices_apart, fullest, without_first
 from yatt_core.planning.memory.generation import asked_of_judge, asked_of_policy, engine_memory, instances_on
 from yatt_core.planning.memory.rollout import EngineMemory, on_turn, reward_model, reward_tokens
 from yatt_core.planning.memory.training import (
@@ -96,6 +97,7 @@ class Demand:
 
     engines: the policy's engines, then the judges' engines; none in a run that samples nothing.
     ranks, copies: number of the trainer's ranks, and of data-parallel copies of the model.
+    apart: number of devices that only the trainer uses; 0 if it uses those of the engines.
     micro_batch: the largest micro-batch of the trainer.
     resident: whether all roles stay in memory.
     sleeps: whether the trainer or an engine sleeps in host memory even if there is room for all roles at once.
@@ -106,6 +108,7 @@ class Demand:
 
     engines: tuple[RoleEngines, ...]
     ranks: int
+    apart: int
     copies: int
     micro_batch: MicroBatchShape
     resident: bool
@@ -166,12 +169,13 @@ def demand_of(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> 
 
 def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resident: bool) -> Demand:
     ranks = trainer_ranks(roles.trainer, cluster.by_node)
+    apart = devices_apart(roles, cluster, ranks)
     copies = max(1, ranks // own_ranks(roles.trainer))
     batch = replace(largest_micro_batch(roles, copies), on_cores=cluster.card_name == CORE)
     trainer = trainer_of(roles, batch, ranks, copies)
     if trainer.sleeps and cluster.card_name == CORE:
         trainer = on_cores(trainer, roles.policy, ranks, roles.critic)
-    engines = tuple(_engines(roles, cluster, assumed))
+    engines = tuple(_engines(roles, cluster, assumed, without_first(cluster.by_node, apart)))
     if cluster.card_name != CORE:
         if trainer.lasting != NOTHING or trainer.host != NOTHING:
             trainer = on_card(memory=trainer, shape=roles.policy, ranks=ranks, resident=resident, critic=roles.critic)
@@ -197,9 +201,11 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
             resident=resident,
             received=received,
             between=between,
+            devices=cluster.memories if cluster.card_name == CORE else cluster.memories - apart,
         )
         for each in engines
     ]
+    of_engines = len(rows)
     sent = NOTHING
     if cluster.card_name != CORE:
         way = sending(roles, ranks, by_gpu)
@@ -211,15 +217,17 @@ def _demand(roles: Roles, cluster: DescribedCluster, assumed: Assumptions, resid
     rows += _trainer_rows(
         trainer=trainer,
         assumed=assumed,
-        together=-(-ranks // cluster.memories),
+        together=-(-ranks // (apart if apart and cluster.card_name != CORE else cluster.memories)),
         resident=resident,
         sent=sent,
         shares=shares,
     )
-    totals = stage_totals(rows, stages, cluster.memory, cluster.host_memory)
+    together = [rows[:of_engines], rows[of_engines:]] if apart and cluster.card_name != CORE else [rows]
+    totals = fullest([stage_totals(each, stages, cluster.memory, cluster.host_memory) for each in together])
     return Demand(
         engines=engines,
         ranks=ranks,
+        apart=apart,
         copies=copies,
         micro_batch=batch,
         resident=resident,
@@ -237,10 +245,14 @@ def _by_gpu(engines: Sequence[RoleEngines], cluster: DescribedCluster) -> bool:
     )
 
 
-def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> Iterator[RoleEngines]:
+def _engines(
+    roles: Roles, cluster: DescribedCluster, assumed: Assumptions, by_node: Mapping[str, int]
+) -> Iterator[RoleEngines]:
     """Yields the policy's engines, then the engines of judges that generate, then the reward models.
 
     A run that samples nothing has none of them.
+
+    by_node: number of devices for engines, by node.
     """
     if not roles.spec.samples_responses:
         return
@@ -253,12 +265,12 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
         assumed=assumed,
         others=others,
     )
-    instances = instances_on(cluster.by_node, memory.devices, roles.rollout, "rollout.engine")
+    instances = instances_on(by_node, memory.devices, roles.rollout, "rollout.engine")
     pool = pool_layout(roles.spec)
-    check_seats(cluster.by_node, pool)
+    check_seats(by_node, pool)
     if pool.together > memory.devices:
         # An instance has as many devices as its largest engine, a judge's.
-        instances = min(instances, most_ranks(cluster.by_node, pool) // pool.together)
+        instances = min(instances, most_ranks(by_node, pool) // pool.together)
     yield RoleEngines("rollout", COLLECT, memory, instances)
     for judge in roles.judges:
         memory = engine_memory(
@@ -269,7 +281,7 @@ def _engines(roles: Roles, cluster: DescribedCluster, assumed: Assumptions) -> I
             assumed=assumed,
             others=others,
         )
-        count = instances_on(cluster.by_node, memory.devices, judge.engine, f"{judge.place}.engine")
+        count = instances_on(by_node, memory.devices, judge.engine, f"{judge.place}.engine")
         if isinstance(judge.engine, VllmRollout) and isinstance(roles.rollout, VllmRollout):
             count = instances
         yield RoleEngines("judge" if len(roles.judges) == 1 else judge.name, JUDGE, memory, count)
@@ -386,18 +398,20 @@ def _engine_row(
     resident: bool,
     received: OnTheWay,
     between: int,
+    devices: int,
 ) -> RoleMemory:
     """Returns the memory of a role's engines in each stage.
 
     received: what an engine of the policy holds in `sync` of weights on their way to it.
     between: bytes of host memory that it keeps for them in the other stages.
+    devices: number of memories that engines are laid out over.
 
     Engines are awake in their own stage, and the policy's weights are on the device in `sync`; in all other stages
     engines are resident or asleep.
     """
     engine = engines.memory
     own = engines.own
-    together = -(-engines.count * engine.devices // cluster.memories)
+    together = -(-engines.count * engine.devices // devices)
     weights = Bytes(weights=engine.awake.weights)
     stages = dict.fromkeys(STAGES, (engine.resident if resident else engine.asleep) * together)
     stages[own] = engine.awake * together

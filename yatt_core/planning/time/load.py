@@ -21,12 +21,14 @@ from yatt_core.placement.workload import (
     Scenario,
     SwitchCosts,
     ToolUse,
-    TrainingCost,
 )
 from yatt_core.planning.assumptions import Assumptions, Spread
 from yatt_core.planning.cluster import DescribedCluster
 from yatt_core.planning.memory.demand import Demand
 from yatt_core.planning.roles import Roles
+from yatt_core.planning.time.times import TrainingTimes
+from yatt_core.spec.sections.accelerated import VllmRollout
+from yatt_core.spec.sections.placement import LENT
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 MOST_INSTANCES = 32
@@ -49,17 +51,37 @@ NO_JUDGE = EngineConstants(
 
 
 @dataclass(frozen=True, slots=True)
+class BesideTrainer:
+    """How engines generate while the trainer learns (`asynchrony.lag`).
+
+    trainer: `placement.trainer`.
+    lent: number of simulated instances on devices that the trainer lends.
+    apart: number of devices of the trainer's own over those of the engines.
+    sync_s: seconds for which engines stop to take new weights.
+    migrates: whether responses in progress can move to another instance.
+    """
+
+    trainer: str
+    lent: int
+    apart: float
+    sync_s: float
+    migrates: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """A scaled-down load.
 
     workload: the workload to simulate.
     scale: factor by which it has fewer devices and samples than the real load.
     instances: number of real instances.
+    beside: None if engines and trainer work in turn.
     """
 
     workload: Scenario
     scale: int
     instances: int
+    beside: BesideTrainer | None = None
 
 
 def load_of(
@@ -69,7 +91,7 @@ def load_of(
     rollout: EngineConstants,
     judge: EngineConstants | None,
     switch: SwitchCosts,
-    training: TrainingCost,
+    training: TrainingTimes,
     assumed: Assumptions,
 ) -> Load:
     """Returns the load of a spec.
@@ -78,7 +100,7 @@ def load_of(
 
     rollout: constants of one engine.
     judge: constants of one engine; None if there are only rules.
-    training: costs relative to the cluster's devices.
+    training: times relative to the cluster's devices.
     """
     # Smaller engines use the first devices of their instance.
     each = max(demand.rollout.devices, 0 if demand.judge is None else demand.judge.devices)
@@ -94,7 +116,7 @@ def load_of(
     # The simulator divides training by the instances' devices; the cluster may have more or fewer.
     counted = instances // scale
     share = counted * scale * each / cluster.devices
-    per_token = training.device_seconds_per_token * share
+    per_token = training.cost.device_seconds_per_token * share
     return Load(
         Scenario(
             name=roles.spec.name,
@@ -104,11 +126,33 @@ def load_of(
             cluster=Cluster(devices_per_instance=each, groups=(DeviceGroup(devices=counted * each),)),
             engines=Engines(rollout=rollout, judge=judge or NO_JUDGE),
             switch=switch,
-            training=training.model_copy(update={"device_seconds_per_token": per_token}),
+            training=training.cost.model_copy(update={"device_seconds_per_token": per_token}),
             samples=_samples(roles, max(1, prompts // scale), assumed),
         ),
         scale,
         instances,
+        _beside(roles, demand, counted, each * instances, training.sync_s),
+    )
+
+
+def _beside(roles: Roles, demand: Demand, counted: int, devices: int, sync_s: float) -> BesideTrainer | None:
+    """Returns how engines work beside the trainer; None if they do not, or have no memory for it.
+
+    counted: number of simulated instances.
+    devices: of all real instances.
+    """
+    spec = roles.spec
+    if not spec.asynchrony.lag or not (demand.resident or demand.apart):
+        return None
+    lent = 0
+    if spec.placement.trainer == LENT:
+        lent = min(counted - 1, max(1, round(demand.ranks * counted / demand.instances)))
+    return BesideTrainer(
+        trainer=spec.placement.trainer,
+        lent=lent,
+        apart=demand.apart / devices,
+        sync_s=sync_s,
+        migrates=roles.rollout.continuous and not isinstance(roles.rollout, VllmRollout),
     )
 
 

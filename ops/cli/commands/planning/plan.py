@@ -23,6 +23,7 @@ from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOpti
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.planning.assumptions import Assumptions, parse_spread
+from yatt_core.spec.sections.placement import APART, LENT
 
 if TYPE_CHECKING:
     from yatt_core.planning.cluster import DescribedCluster
@@ -226,7 +227,9 @@ def _ranks(made: RunPlan) -> str:
     """Returns how many ranks there are; those of FSDP2 share one copy of the model."""
     ranks = many(made.demand.ranks, "rank")
     copies = 1 if made.roles.trainer.kind == "fsdp2" else made.demand.copies
-    return f"{ranks}, {many(copies, 'copy')} of the model"
+    devices = {APART: ", devices of its own", LENT: ", devices that it lends"}
+    own = devices.get(made.roles.spec.placement.trainer, "")
+    return f"{ranks}, {many(copies, 'copy')} of the model{own}"
 
 
 def _engines(count: int, memory: EngineMemory) -> str:

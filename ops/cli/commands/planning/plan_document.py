@@ -30,7 +30,12 @@ def plan_document(made: RunPlan) -> dict[str, Any]:
             "judge": None
             if roles.judge is None or demand.judge is None
             else _engine(roles.judge.engine.kind, demand.judge_instances, demand.judge),
-            "trainer": {"engine": roles.trainer.kind, "ranks": demand.ranks, "copies": demand.copies},
+            "trainer": {
+                "engine": roles.trainer.kind,
+                "ranks": demand.ranks,
+                "copies": demand.copies,
+                "devices": roles.spec.placement.trainer,
+            },
             "reference": roles.reference,
             "critic": None if roles.critic is None else roles.critic.parameters,
             "teachers": [teacher.parameters for teacher in roles.teachers],
