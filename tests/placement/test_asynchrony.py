@@ -253,6 +253,32 @@ def test_mean_staleness_is_its_closed_form(seed: int, slices: Slices) -> None:
     assert staleness_of(contents).starts == pytest.approx(predicted, abs=1e-9)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_mean_staleness_of_tail_rounds_is_its_closed_form(seed: int) -> None:
+    """A group also waits unfinished. What is in flight when a long run is stopped makes the form inexact by less than 0.03."""
+    count = 80
+    run = TailRun(Supply(tailed(seed)), TailRounds(8, 12))
+    contents: list[Content] = []
+    idle = 0
+    for iteration in range(count):
+        before = list(run.waiting)
+        contents.append(run.next(iteration))
+        idle += sum(all(response.stretches[-1][0] < iteration for response in one.responses) for one in before)
+    learnt = [one for content in contents for one in content.learnt]
+    response = sum(len(stretches) for one in learnt for stretches in one.stretches) / (2 * len(learnt))
+    longest = sum(max(len(stretches) for stretches in one.stretches) for one in learnt) / len(learnt)
+    predicted = mean_staleness(
+        utilisation=sum(content.drawing for content in contents) / count / 24,
+        places=24,
+        batch=8,
+        group=2,
+        tail=longest / response,
+        waiting=idle / count,
+    )
+    found = staleness_of(contents)
+    assert found.starts == pytest.approx(predicted, abs=0.03) and found.starts > 0.4
+
+
 class Drained(Supply):
     """A supply that ends: what is asked for beyond it is left out, and the last iteration learns from fewer groups."""
 

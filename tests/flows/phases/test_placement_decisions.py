@@ -14,12 +14,13 @@ from db.core.holder import this_process
 from db.ledger import Ledger
 from db.write.records import DecisionRow
 from flows.phases import lending
-from flows.phases.placement import begin_planning, decide
+from flows.phases.placement import begin_planning, decide, keep_work, record_outcome
 from flows.placement.prefetch import PlacementPrefetch
 from flows.run.home import Home
 from tests.ops.seeding import commit_of
 from tests.placement.recorded_run import DecidingSession, judged_spec
 from tests.placement.workloads import small
+from yatt_core.actors.dispatcher import PlacementReport
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.lending import Levelled, MeasuredIteration, lending_to_json
 from yatt_core.placement.policies.curve import CurvePolicy
@@ -178,6 +179,66 @@ def test_the_first_decision_is_planned_while_the_actors_start(session: Any) -> N
     assert session.prefetch.expected(1) is not None and session.prefetch.expected(2) is None
     decide(session, 1, {})
     assert planned == ["placement"], "the plan that was begun is taken"
+
+
+def test_without_a_lag_the_next_plan_is_made_while_the_trainer_learns(session: Any) -> None:
+    may_plan = threading.Event()
+    planned = list[int]()
+
+    class Slow(Noting):
+        def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+            assert not past or may_plan.wait(60)
+            planned.append(len(past))
+            return super().plan(setting, past, state)
+
+    context = session.context
+    context.folder.mkdir()
+    session.prefetch = PlacementPrefetch(Slow())
+    session.usage = tuple
+    session.placement_report = lambda: PlacementReport(2.0, 0.5, [])
+    placement, _ = decide(session, 1, {})
+    work = keep_work(session, 1, placement, [])
+    assert planned == [0], "what follows collect does not wait for the plan"
+    record_outcome(context, 1, {"learn": 1.0}, work)
+    context.ledger.commits.commit(context.fence, commit_of(1))
+    may_plan.set()
+    decide(session, 2, placement.decision.decision["state"])
+    assert planned == [0, 1], "the plan that was begun behind learning is the one that is taken"
+
+
+def test_a_plan_knows_how_long_the_trainer_learnt_on_the_devices_that_it_lends(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, float | None]] = []
+
+    class Seeing:
+        def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+            seen.append((setting.lent, setting.lent_after_s))
+            return Plan("RRRJ", InTurn(), None, "", {})
+
+    session = lending_session(session)
+    session.prefetch = PlacementPrefetch(Seeing())
+    decide(session, 1, {})
+    factor = session.context.spec.rollout.engine.clock_factor
+    measure(monkeypatch, idle_s=9.0)
+    begin_planning(session, 2, {})
+    decide(session, 2, {})
+    # The plan of the next iteration is begun with what was decided for the one before.
+    assert seen[:2] == [(2, 0.0), (2, 0.0)], "nothing was measured yet"
+    assert seen[2:4] == [(2, 1.5 * factor)] * 2
+    (row,) = session.context.ledger.records.decisions(session.context.run, 0, 2)
+    assert row.inputs["setting"]["lent_after_s"] == 1.5 * factor
+    measure(monkeypatch, idle_s=0.0)
+    begin_planning(session, 3, {})
+    session.prefetch.plan(3, session.prefetch.expected(3), 60.0)
+    assert seen[-1] == (2, None), "lending brings nothing, so that the trainer keeps its devices"
+
+
+def measure(monkeypatch: pytest.MonkeyPatch, idle_s: float) -> None:
+    """Lets the newest iteration have learnt for a second and a half. idle_s: how long the trainer then waited."""
+    measured = MeasuredIteration(learning_s=1.5, idle_s=idle_s, busy=1.0, lent=True)
+    inputs = lending_to_json(own=2, lent=2, measured=measured, cost_s=0.5)
+    monkeypatch.setattr(lending, "_inputs", lambda *_: inputs)
 
 
 def test_with_a_lag_the_next_plan_is_made_while_an_iteration_is_collected(session: Any) -> None:
