@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from flows.placement.explain import explain
 from flows.placement.record import PlacementRecord
-from flows.placement.replay import replay
+from flows.placement.replay import compare_all, replay
 from tests.flows.tools import Driver, same_result
+from yatt_core.placement.occupancy import TRAINING
 
 LAG = ("asynchrony.lag=1", "iterations=5", "trainer.engine.ranks=1", "evaluation.every=0")
 
@@ -28,6 +30,11 @@ def test_lending_changes_no_bit_and_is_decided_by_what_was_measured(driver: Driv
     measured = [decision.inputs["lending"]["measured"] for decision in decisions]
     assert any(found is not None and found["idle_s"] > 0 for found in measured)
     assert [replay(placement).why for placement in placements] == [()] * 5
+    explained = [explain(placement) for placement in placements]
+    assert all(found.trainer.startswith("on the devices of instances 0, which") for found in explained)
+    assert any(use.role == TRAINING and use.device_s > 0 for found in explained for use in found.roles)
+    compared = compare_all(lent, "colocate", placements)
+    assert compared.iterations == 5 and all(row.recorded_s and row.other_s for row in compared.rows)
 
 
 @pytest.mark.verify

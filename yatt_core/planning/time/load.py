@@ -131,7 +131,7 @@ def load_of(
         ),
         scale,
         instances,
-        _beside(roles, demand, counted, each * instances, training.sync_s),
+        _beside(roles, demand, counted=counted, devices=each * instances, sync_s=training.sync_s),
     )
 
 
