@@ -33,6 +33,11 @@ SLICE_DIVISORS = (2, 3, 4, 6, 8, 12, 16)
 TAIL_SHARE = 4 / 3
 """Groups that a short round starts, over those that an iteration needs: every fourth round is a long one."""
 FIRST_JUDGES = 1 / 8
+FIRST_STEPS = 12
+STEPS = 2
+"""Steps of the search for the devices of an iteration; the first search begins at a guess."""
+HORIZON = 4
+"""Iterations in which other devices must save what changing to them takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +106,10 @@ def run_mode(workload: Scenario, mode: Mode, counted: int | None = None) -> Mode
             devices=devices,
             ahead=contents[number + mode.lag - 1],
             learnt=contents[number - 1],
+            steps=STEPS if seconds else FIRST_STEPS,
         )
         plans.append(time.process_time() - started)
-        moved = workload.switch.repartition_s if devices != before else 0.0
+        moved = workload.switch.repartition_s if devices.divided_otherwise(before) else 0.0
         seconds.append(
             moved
             + iteration_seconds(workload=workload, mode=mode, devices=devices, ahead=ahead, learnt=contents[number])
@@ -139,14 +145,15 @@ def iteration_seconds(workload: Scenario, mode: Mode, devices: Devices, ahead: C
     return max(collect_s, learner.seconds(learnt.tokens)) + sync_seconds(workload)
 
 
-def _planned(workload: Scenario, mode: Mode, devices: Devices, ahead: Content, learnt: Content) -> Devices:
-    """Returns the devices on which the newest iteration would have been fastest, at most one step away."""
+def _planned(workload: Scenario, mode: Mode, devices: Devices, ahead: Content, learnt: Content, steps: int) -> Devices:
+    """Returns the devices on which the newest iteration would have been fastest, at most so many steps away."""
     instances = len(workload.cluster.speeds)
 
     def seconds_on(tried: Devices) -> float:
         return iteration_seconds(workload=workload, mode=mode, devices=tried, ahead=ahead, learnt=learnt)
 
-    return stepped(instances, devices, seconds_on)
+    moving_s = workload.switch.repartition_s / HORIZON
+    return stepped(instances, devices, seconds_on, rounds=steps, moving_s=moving_s)
 
 
 def first_devices(workload: Scenario, mode: Mode) -> Devices:

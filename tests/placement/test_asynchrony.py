@@ -306,12 +306,19 @@ def test_full_engines_bound_what_barriers_allow() -> None:
     assert overlapped_lower_bound(uneven, waves) < bound, "the slow devices learn"
 
 
-def test_devices_move_one_step_towards_the_load() -> None:
+def test_devices_move_by_steps_towards_the_load() -> None:
     setting = replace(setting_of(small(devices=4)), speeds=(1.0, 0.5, 1.0, 0.5))
     assert engines_beside(setting, 1).speeds == (1.0, 0.5, 1.0) and engines_beside(setting, 2).speeds == (1.0, 1.0)
-    assert stepped(4, Devices(0, 1), lambda devices: -devices.judges) == Devices(0, 2)
-    assert stepped(4, Devices(2, 1), lambda devices: devices.trainer) == Devices(1, 1)
-    assert stepped(4, Devices(2, 1), lambda devices: devices.judges) == Devices(2, 0)
+    assert stepped(4, Devices(0, 1), lambda devices: -devices.judges, rounds=1) == Devices(0, 2)
+    assert stepped(4, Devices(0, 1), lambda devices: -devices.judges, rounds=9) == Devices(0, 3)
+    assert stepped(4, Devices(2, 1), lambda devices: devices.trainer, rounds=1) == Devices(1, 1)
+    assert stepped(4, Devices(2, 1), lambda devices: devices.judges, rounds=1) == Devices(2, 0)
+    assert stepped(4, Devices(2, 1), lambda devices: -devices.shape, rounds=1) == Devices(2, 1, 2)
+    gains = {Devices(0, 1): 5.0, Devices(0, 2): 4.5, Devices(0, 1, 1): 4.8}
+    assert stepped(4, Devices(0, 1), lambda devices: gains.get(devices, 9.0), rounds=3) == Devices(0, 2)
+    assert stepped(4, Devices(0, 1), lambda devices: gains.get(devices, 9.0), rounds=3, moving_s=1.0) == Devices(
+        0, 1, 1
+    )
 
 
 def test_settings_that_never_end_are_refused() -> None:
