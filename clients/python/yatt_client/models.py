@@ -500,6 +500,7 @@ class Explanation(TypedDict):
     Fields are None or empty if they are not known yet, or not recorded because no judge runs on a device.
 
     rolling, judging: instances with that role at the start.
+    trainer: which devices the trainer has, in words; empty if it works in turn with the engines, or beside them on theirs.
     seen: the past iterations among the policy's inputs.
     lost: the files that are missing or changed, and why.
     state_before, state: the policy's state before and after the decision.
@@ -517,6 +518,7 @@ class Explanation(TypedDict):
     mode: str
     rolling: list[int]
     judging: list[int]
+    trainer: str
     reason: str
     seen: list[SeenWork]
     lost: list[str]
