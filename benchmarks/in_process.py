@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ import safetensors.numpy
 from flows.phases.sealed_groups import learnt_references, places_of, split_shards
 from yatt_core.algorithms.moments import RewardMoments
 from yatt_core.collection.collector import Collector
-from yatt_core.dispatch.stream import Arrival, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.train.steps.coefficients import adapted
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
@@ -76,12 +76,15 @@ class LocalStream:
     judges: dict[str, Judge]
     peak_bytes: int = 0
     judge_seconds: float = 0.0
-    _requests: list[tuple[Any, GenerateRequest]] = field(default_factory=list)
+    _requests: list[tuple[int, Any, GenerateRequest]] = field(default_factory=list)
+    _submitted: int = 0
     _questions: list[tuple[Any, str, JudgeRequest]] = field(default_factory=list)
 
-    def submit(self, tag: Any, request: GenerateRequest) -> None:
-        """Requests a decode batch."""
-        self._requests.append((tag, request))
+    def submit(self, tag: Any, request: GenerateRequest, ahead: bool = False) -> int:
+        """Requests a decode batch; returns its number."""
+        self._submitted += 1
+        self._requests.insert(0 if ahead else len(self._requests), (self._submitted, tag, request))
+        return self._submitted
 
     def submit_judging(self, tag: Any, part: str, request: JudgeRequest) -> None:
         """Requests verdicts."""
@@ -90,19 +93,19 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Does nothing: there is no placement."""
 
-    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | VerdictArrival[Any] | None]:
         """Yields the answers until nothing is left; all responses of a batch are judged together."""
-        number = 0
-        while self._requests or self._questions:
+        while self._requests or self._questions or beside():
             while self._requests:
-                tag, request = self._requests.pop(0)
+                number, tag, request = self._requests.pop(0)
                 missing = set(range(request.seeds.size))
                 for piece in self.engine.stream(request):
                     if piece is not None:
                         missing.difference_update(piece.rows)
                         yield Arrival(number, tag, piece, complete=not missing)
-                number += 1
             yield from self._verdicts()
+            if not self._requests and not self._questions and beside():
+                yield None
 
     def _verdicts(self) -> Iterator[VerdictArrival[Any]]:
         questions = self._questions

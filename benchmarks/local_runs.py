@@ -25,7 +25,7 @@ from flows.run.lease import operator_lease
 from yatt_core.checkpoints.publish import CheckpointIdentity, publish_checkpoint
 from yatt_core.collection.collector import Collector
 from yatt_core.collection.open_shards import OpenBatch
-from yatt_core.dispatch.stream import Arrival, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.engines.registry import build_rollout_engine, build_train_engine
 from yatt_core.errors import ConfigurationError
 from yatt_core.input_building.materialise import initial_model, materialise
@@ -60,11 +60,14 @@ class LocalStream:
 
     def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
-        self._waiting = list[tuple[OpenBatch, GenerateRequest]]()
+        self._waiting = list[tuple[int, OpenBatch, GenerateRequest]]()
+        self._submitted = 0
 
-    def submit(self, tag: OpenBatch, request: GenerateRequest) -> None:
-        """Requests a decode batch."""
-        self._waiting.append((tag, request))
+    def submit(self, tag: OpenBatch, request: GenerateRequest, ahead: bool = False) -> int:
+        """Requests a decode batch; returns its number."""
+        self._submitted += 1
+        self._waiting.insert(0 if ahead else len(self._waiting), (self._submitted, tag, request))
+        return self._submitted
 
     def submit_judging(self, tag: OpenBatch, part: str, request: Any) -> None:
         """Refuses: the runs have no judges."""
@@ -73,17 +76,18 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Ignores how far a wave has come."""
 
-    def arrivals(self) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch] | None]:
         """Yields the answers."""
-        number = 0
-        while self._waiting:
-            tag, request = self._waiting.pop(0)
+        while self._waiting or beside():
+            if not self._waiting:
+                yield None
+                continue
+            number, tag, request = self._waiting.pop(0)
             missing = set(range(request.seeds.size))
             for piece in self._engine.stream(request):
                 if piece is not None:
                     missing.difference_update(piece.rows)
                     yield Arrival(number, tag, piece, complete=not missing)
-            number += 1
 
 
 class LocalRuns:

@@ -22,6 +22,11 @@ FIRST_SECONDS = 1.0
 LONGEST_SECONDS = 5.0
 
 
+def pause_seconds(pauses: int) -> float:
+    """Returns the length of a pause before a retry. pauses: number of pauses so far, this one included."""
+    return min(FIRST_SECONDS * 2.0 ** (pauses - 1), LONGEST_SECONDS)
+
+
 @dataclass(frozen=True, slots=True)
 class Unanswered:
     """What stands in place of an answer if a service did not give it."""
@@ -89,7 +94,7 @@ class Service(Generic[Answer]):
                 self._unanswered = partial(self._is_answered, asked, pending[0] if witness is None else witness)
                 raise AwayError(f"{self.name}{IS_AWAY}{failed[pending[0]].reason}")
             if step == "wait":
-                self.sleep(min(FIRST_SECONDS * 2.0 ** (attempts.pauses - 1), LONGEST_SECONDS))
+                self.sleep(pause_seconds(attempts.pauses))
 
     def _see(self, witness: int, asked: Callable[[Collection[int]], Mapping[int, Answer | Unanswered]]) -> None:
         """Asks a question again that was answered before."""

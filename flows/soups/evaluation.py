@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 from yatt_core.collection.shard_rows import BatchMember, next_turn_request
@@ -94,8 +93,6 @@ class RewardMeter:
                 stop=codec.stop_tokens,
                 version=self._models,
             )
-            if dialogue.turn == 0:
-                request = replace(request, min_new_tokens=spec.rollout.min_new_tokens)
             return self._engine.generate(request)
 
         responses = hold(Dialogue(spec.rollout, codec, tokens, media_of(prompts)), generate, toolbox)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.spec.trees import spec
 from yatt_core.collection.collector import Collector
-from yatt_core.dispatch.stream import Arrival, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.engines.virtual.rollout import VirtualRolloutEngine
 from yatt_core.judges.registry import build_judge
 from yatt_core.keys import WorkKey
@@ -68,16 +68,17 @@ class LocalStream:
         engine: Any = made.rollout.engine
         self._engine = VirtualRolloutEngine(engine, made.seed)
         self._engine.update_weights({"state": np.zeros(4, np.uint8)}, 0)
-        self._queue: list[tuple[Any, GenerateRequest]] = []
+        self._queue: list[tuple[int, Any, GenerateRequest]] = []
         self._questions: list[tuple[Any, str, JudgeRequest]] = []
         self._judges = {part.name: build_judge(part, None) for part in made.rewards.judges}
         self.asked: list[GenerateRequest] = []
         self.judged: list[tuple[str, JudgeItem]] = []
         self.notes: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def submit(self, tag: Any, request: GenerateRequest) -> None:
-        self._queue.append((tag, request))
+    def submit(self, tag: Any, request: GenerateRequest, ahead: bool = False) -> int:
         self.asked.append(request)
+        self._queue.insert(0 if ahead else len(self._queue), (len(self.asked), tag, request))
+        return len(self.asked)
 
     def submit_judging(self, tag: Any, part: str, request: JudgeRequest) -> None:
         self._questions.append((tag, part, request))
@@ -86,17 +87,18 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         self.notes[wave, part] = (rolled, judged)
 
-    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
-        number = 0
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | VerdictArrival[Any] | None]:
         yield from self._verdicts()
-        while self._queue:
-            tag, request = self._queue.pop(0)
+        while self._queue or beside():
+            if not self._queue:
+                yield None
+                continue
+            number, tag, request = self._queue.pop(0)
             missing = set(range(request.seeds.size))
             for piece in self._engine.stream(request):
                 missing.difference_update(piece.rows)
                 yield Arrival(number, tag, piece, complete=not missing)
                 yield from self._verdicts()
-            number += 1
 
     def _verdicts(self) -> Iterator[VerdictArrival[Any]]:
         while self._questions:

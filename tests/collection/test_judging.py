@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from flows.phases.metrics import add_sums, experience_metrics
 from tests.collection.local import LocalStream, collect, digests, spec_with
-from yatt_core.dispatch.stream import VerdictArrival
+from yatt_core.dispatch.stream import VerdictArrival, nothing
 from yatt_core.errors import DataError
 from yatt_core.experience import judge_log, shard_log
 from yatt_core.experience.batch import load_table
@@ -72,8 +73,8 @@ def test_a_response_is_judged_while_others_are_rolled_out(tmp_path: Path) -> Non
     order: list[str] = []
 
     class Watched(LocalStream):
-        def arrivals(self) -> Any:
-            for arrival in super().arrivals():
+        def arrivals(self, beside: Callable[[], bool] = nothing) -> Any:
+            for arrival in super().arrivals(beside):
                 order.append(
                     "verdict" if isinstance(arrival, VerdictArrival) else "whole" if arrival.complete else "piece"
                 )

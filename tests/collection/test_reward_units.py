@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,7 +11,7 @@ import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
 from yatt_core.collection import collector
-from yatt_core.dispatch.stream import Arrival, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.experience import shard_log
 from yatt_core.experience.batch import load_table
 from yatt_core.prompts.prompt import Completion
@@ -40,9 +40,9 @@ def with_parts(tools: bool) -> RunSpec:
 class Backward(LocalStream):
     """Delivers the responses of each decode batch one at a time, the last one first."""
 
-    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | VerdictArrival[Any] | None]:
         held = list[Arrival[Any]]()
-        for arrival in super().arrivals():
+        for arrival in super().arrivals(beside):
             assert isinstance(arrival, Arrival)
             held.append(arrival)
             if arrival.complete:

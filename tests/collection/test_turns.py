@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
-from yatt_core.dispatch.stream import Arrival, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.experience import turn_log
 from yatt_core.experience.batch import load_table
 from yatt_core.experience.shard_log import ShardLog
@@ -255,9 +255,9 @@ class Watched(LocalStream):
         self._notes = notes
         self._stop = stop
 
-    def arrivals(self) -> Iterator[Arrival[Any] | VerdictArrival[Any]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | VerdictArrival[Any] | None]:
         complete = 0
-        for arrival in super().arrivals():
+        for arrival in super().arrivals(beside):
             assert isinstance(arrival, Arrival)
             if complete == self._stop:
                 return

@@ -69,6 +69,12 @@ def toolbox() -> Iterator[Toolbox]:
     toolbox.close()
 
 
+def pid_of(toolbox: Toolbox) -> int:
+    """Returns the id of the running tool process."""
+    assert toolbox._process is not None and toolbox._process.pid is not None
+    return toolbox._process.pid
+
+
 def ask(toolbox: Toolbox, name: str, **arguments: object) -> ToolAnswer:
     ((_, answer),) = toolbox.answer({7: ToolCall(name, arguments or {"expression": "1"})})
     return answer
@@ -198,8 +204,7 @@ def test_running_calls_end_when_the_tool_process_is_killed() -> None:
     answers = toolbox.answer({n: ToolCall(name, {"expression": ""}) for n, name in enumerate(("hang_deaf", "detach"))})
     assert next(answers)[0] == 1
     wait_until(lambda: bool(left_by_tools()), seconds=30.0)
-    assert toolbox._process
-    toolbox._process.kill()
+    os.kill(pid_of(toolbox), signal.SIGKILL)
     with pytest.raises(InfrastructureError, match="tool process has ended"):
         next(answers)
     wait_until(lambda: not left_by_tools(), seconds=30.0)
@@ -207,8 +212,7 @@ def test_running_calls_end_when_the_tool_process_is_killed() -> None:
 
 def test_a_lost_process_is_an_infrastructure_error_and_is_replaced(toolbox: Toolbox) -> None:
     ask(toolbox, "calculator", expression="1")
-    assert toolbox._process
-    os.kill(toolbox._process.pid, signal.SIGKILL)
+    os.kill(pid_of(toolbox), signal.SIGKILL)
     with pytest.raises(InfrastructureError, match="tool process has ended"):
         ask(toolbox, "calculator", expression="1")
     assert ask(toolbox, "calculator", expression="1") == ToolAnswer("1")
@@ -253,7 +257,8 @@ def test_a_service_that_answers_no_call_is_away(tmp_path: Path) -> None:
             asks = "what tool 'asking' asks"
             assert (toolbox.answers(asks), toolbox.answers("a judge")) == (False, None)
             file.unlink()
-            with mock.patch.object(toolbox, "_ask", wraps=toolbox._ask) as made:
+            assert toolbox._process is not None
+            with mock.patch.object(toolbox._process, "send", wraps=toolbox._process.send) as made:
                 assert [toolbox.answers(asks) for _ in range(2)] == [True, True]
                 assert ask(toolbox, "asking", expression="2") == ToolAnswer("found 2")
             asked = [call.arguments["expression"] for each in made.call_args_list for call in each.args[0].values()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -22,17 +23,14 @@ from yatt_core.collection.shard_rows import (
     BatchMember,
     completions_of,
     members_of,
-    next_turn_request,
     no_samples,
     response_table,
     score_table,
-    training_request,
-    turn_result,
-    turn_table,
 )
 from yatt_core.collection.slices import Sealed, SliceBatch, batches_of, rows_by_member
 from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
+from yatt_core.collection.turns import Turns, turns_of
 from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.carried import GoingGroups, load_groups
@@ -41,9 +39,8 @@ from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.generation import GenerateRequest, GenerateResult, Int32
+from yatt_core.protocols.generation import Int32
 from yatt_core.protocols.judges import JudgeRequest, ScoreEffort
-from yatt_core.protocols.pieces import join_pieces
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
@@ -93,6 +90,10 @@ class Collector:
         are left unfinished.
         """
         self._fetch_sealed(tasks)
+        with closing(turns_of(self.spec, self.codec, self.toolbox)) as turns:
+            yield from self._collect(tasks, turns, stream)
+
+    def _collect(self, tasks: Sequence[ShardTask], turns: Turns, stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
         for task in tasks:
             if (adopted := adopt(self.run_folder, task.key, shard_plan(self.spec, task))) is not None:
                 self.store.publish(adopted.folder)  # the process that sealed it may have died before this
@@ -100,18 +101,26 @@ class Collector:
                 yield adopted
                 continue
             shard = self._open(task)
-            self._submit(shard, stream)
+            self._submit(shard, turns, stream)
             if shard.complete:
                 yield self._seal(shard, stream)
-        for arrival in stream.arrivals():
-            batch = arrival.tag
+        for arrival in stream.arrivals(beside=turns.waits):
+            batches = list(self._take_answers(turns, stream))
             if isinstance(arrival, VerdictArrival):
-                self._be_told(batch, arrival)
-            else:
-                self._take(arrival, stream)
+                self._be_told(arrival.tag, arrival)
+                batches.append(arrival.tag)
+            elif arrival is not None:
+                self._take(arrival, turns, stream)
+                batches.append(arrival.tag)
+            yield from self._settled(batches, stream)
+
+    def _settled(self, batches: Sequence[OpenBatch], stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
+        """Settles batches of which something has arrived; seals the shards that they complete, each once."""
+        for batch in batches:
             self._settle(batch, stream)
-            if batch.shard.complete:
-                yield self._seal(batch.shard, stream)
+        for shard in {id(batch.shard): batch.shard for batch in batches}.values():
+            if shard.complete:
+                yield self._seal(shard, stream)
 
     def _fetch_sealed(self, tasks: Sequence[ShardTask]) -> None:
         """Fetches shards that controllers on other disks have sealed, but whose receipts were lost with them.
@@ -162,14 +171,14 @@ class Collector:
             log.warning("%s is read from the durable tier: %s", shard.folder, error)
         return load_groups(self.run_folder, shard, ordinals)
 
-    def _submit(self, shard: OpenShard, stream: Stream[OpenBatch]) -> None:
+    def _submit(self, shard: OpenShard, turns: Turns, stream: Stream[OpenBatch]) -> None:
         """Requests what the shard still lacks; a batch whose responses are on disk is only judged and scored."""
         for number, rows in enumerate(shard.batches):
             batch = self._open_batch(shard, number, rows)
             if batch.slices is not None:
                 self._draw_slice(batch, batch.slices, stream)
             elif (responses := shard.log.responses(number)) is None:
-                self._go_on(batch, stream)
+                self._go_on(batch, turns, stream)
                 self._score(batch, stream)
             else:
                 self._score_logged(batch, responses, stream)
@@ -195,6 +204,7 @@ class Collector:
             members=members,
             dialogue=dialogue,
             turns=shard.log.turns(number),
+            joined=shard.log.joined_turns(number),
             scores=scores,
             slices=self._slices(shard, rows, members),
         )
@@ -257,82 +267,38 @@ class Collector:
                 shard.log.append_responses(batch.number, responses)
         self._score_logged(batch, responses, stream)
 
-    def _go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
-        """Replays a batch's turns from disk, then requests the next turn or finishes the responses that have ended."""
-        while batch.dialogue.members:
-            turn = None if self.spec.rollout.tools is None else batch.turns.turn()
-            if turn is None:
-                stream.submit(batch, self._request(batch))
-                return
-            self._hear(batch, turn_result(turn, batch.shard.task.weight_version))
+    def _go_on(self, batch: OpenBatch, turns: Turns, stream: Stream[OpenBatch]) -> None:
+        """Goes on with a batch from what is on disk of its turns; finishes it if all of its responses have ended."""
+        turns.go_on(batch, stream)
         self._finish(batch)
 
-    def _request(self, batch: OpenBatch) -> GenerateRequest:
-        """Returns the decode batch of the next turn."""
-        shard = batch.shard
-        task = batch.shard.task
-        stop = self.codec.stop_tokens
-        if batch.dialogue.turn:
-            return next_turn_request(
-                spec=self.spec,
-                key=task.key,
-                members=batch.members,
-                dialogue=batch.dialogue,
-                stop=stop,
-                version=task.weight_version,
-            )
-        refs = [task.prompts[i] for i in batch.rows]
-        tokens = [shard.tokens[i] for i in batch.rows]
-        media = media_of([shard.prompts[i] for i in batch.rows])
-        return training_request(
-            spec=self.spec, key=task.key, refs=refs, tokens=tokens, stop=stop, version=task.weight_version, media=media
-        )
-
-    def _take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
-        """Takes finished responses of a decode batch or, if more turns may follow, a whole turn at once.
+    def _take(self, arrival: Arrival[OpenBatch], turns: Turns, stream: Stream[OpenBatch]) -> None:
+        """Takes what was drawn of a decode batch.
 
         Responses that have ended are scored immediately, except for those that complete the batch: these are scored
         when the whole batch is durable.
         """
         batch = arrival.tag
-        piece = arrival.piece
         timing = batch.shard.timing
-        timing["generate"] = timing.get("generate", 0.0) + piece.result.seconds
+        timing["generate"] = timing.get("generate", 0.0) + arrival.piece.result.seconds
         if batch.slices is not None:
             self._take_slice(arrival, batch.slices, stream)
             return
-        if self.spec.rollout.tools is None:
-            batch.dialogue.hear(piece.result, piece.rows)
-        else:
-            batch.pieces.append(piece)
-            if arrival.complete:
-                self._take_turn(batch)
-        if arrival.complete:
-            self._go_on(batch, stream)
+        turns.take(arrival, stream)
+        self._finish(batch)
         self._score(batch, stream)
 
-    def _take_turn(self, batch: OpenBatch) -> None:
-        """Makes a turn durable before a tool is called."""
-        result = join_pieces(batch.pieces).result
-        batch.pieces.clear()
-        with stage(batch.shard.timing, "log"):
-            batch.turns.append_turn(turn_table(result))
-        self._hear(batch, result)
-
-    def _hear(self, batch: OpenBatch, result: GenerateResult) -> None:
-        """Answers the calls in a turn from disk or by calling the tools; each result is durable before it is used."""
-        calls = batch.dialogue.hear(result)
-        known = {number: batch.turns.answer(number) for number in calls}
-        answers = {number: answer for number, answer in known.items() if answer is not None}
-        open_calls = {number: call for number, call in calls.items() if number not in answers}
-        with stage(batch.shard.timing, "tools"):
-            for number, answer in self.toolbox.answer(open_calls):
-                batch.turns.append_answer(number, answer)
-                answers[number] = answer
-        batch.dialogue.tell(answers)
+    def _take_answers(self, turns: Turns, stream: Stream[OpenBatch]) -> Iterator[OpenBatch]:
+        """Takes the answers of tools that have arrived; yields the batches that they are of."""
+        for batch in turns.take_answers(stream):
+            self._finish(batch)
+            self._score(batch, stream)
+            yield batch
 
     def _finish(self, batch: OpenBatch) -> None:
-        """Makes a batch's responses durable."""
+        """Makes a batch's responses durable once all of them have ended."""
+        if batch.dialogue.members or batch.responses is not None:
+            return
         shard = batch.shard
         with stage(shard.timing, "log"):
             batch.responses = self._table(shard, batch.rows, batch.dialogue.responses)

@@ -10,6 +10,7 @@ from yatt_core.collection.scores import BatchScores
 from yatt_core.collection.shard_rows import BatchMember
 from yatt_core.collection.slices import Sealed, SliceBatch
 from yatt_core.experience.carried import GoingGroups
+from yatt_core.experience.joined_turn_log import JoinedTurnLog
 from yatt_core.experience.shard_log import ShardLog
 from yatt_core.experience.turn_log import TurnLog
 from yatt_core.prompts.stream import Prompt
@@ -49,8 +50,10 @@ class OpenBatch:
 
     rows: the range of the shard's prompts that the batch contains.
     members: its responses.
-    turns: the log of their turns.
+    turns: the log of their turns, if these are turns of the whole batch.
+    joined: the log of their turns, if each response goes from turn to turn for itself.
     pieces: for a turn that is logged as a whole, the pieces that have arrived so far.
+    asked: of each request in progress for turns of single responses, by its number, the responses by row.
     responses: None until the responses are durable.
     slices: None if responses are drawn whole.
     """
@@ -61,7 +64,9 @@ class OpenBatch:
     members: list[BatchMember]
     dialogue: Dialogue
     turns: TurnLog
+    joined: JoinedTurnLog
     scores: BatchScores
     pieces: list[GeneratePiece] = field(default_factory=list)
+    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
     responses: pa.Table | None = None
     slices: SliceBatch | None = None

@@ -128,24 +128,34 @@ def members_of(spec: RunSpec, refs: Sequence[PromptRef]) -> list[BatchMember]:
 
 
 def next_turn_request(
-    spec: RunSpec, key: WorkKey, members: Sequence[BatchMember], dialogue: Dialogue, stop: tuple[int, ...], version: int
+    spec: RunSpec,
+    key: WorkKey,
+    members: Sequence[BatchMember],
+    dialogue: Dialogue,
+    stop: tuple[int, ...],
+    version: int,
+    numbers: Sequence[int] | None = None,
 ) -> GenerateRequest:
-    """Returns the decode batch of a later turn, in which each response that continues is a prompt of its own.
+    """Returns the request for next turns, in which each response that continues is a prompt of its own.
 
     members: the members of the whole batch.
+    numbers: the responses whose next turns are requested, either all in their first turn or none; by default all that continue.
     """
-    seeds = [[_seed(spec, key, members[number], dialogue.turn)] for number in dialogue.members]
-    limits = dialogue.limits()
+    chosen = dialogue.members if numbers is None else numbers
+    turns = [dialogue.responses[number].turns for number in chosen]
+    seeds = [[_seed(spec, key, members[number], turn)] for number, turn in zip(chosen, turns, strict=True)]
+    limits = dialogue.limits(chosen)
     return GenerateRequest(
-        prompts=dialogue.contexts(),
+        prompts=dialogue.contexts(chosen),
         seeds=np.array(seeds, dtype=np.uint64),
         max_new_tokens=int(limits.max()),
         stop_tokens=stop,
         weight_version=version,
-        **sampling_of(spec),  # the first turn had the minimum of new tokens
-        media=dialogue.media(),
+        min_new_tokens=0 if any(turns) else spec.rollout.min_new_tokens,
+        **sampling_of(spec),
+        media=dialogue.media(chosen),
         limits=limits,
-        question_lengths=dialogue.question_lengths(),
+        question_lengths=dialogue.question_lengths(chosen),
     )
 
 

@@ -7,8 +7,9 @@ began under an older term continues: its calls carry the newest term that the ac
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Generic, Self
@@ -18,7 +19,7 @@ import ray
 from yatt_core.cluster.metering import unwrap_ray_error
 from yatt_core.dispatch.in_flight import BytesInFlight
 from yatt_core.dispatch.jobs import Job, generation_job, judging_job
-from yatt_core.dispatch.stream import Arrival, Tag, VerdictArrival
+from yatt_core.dispatch.stream import Arrival, Tag, VerdictArrival, nothing
 from yatt_core.errors import CutError, FencedError, InfrastructureError
 from yatt_core.fence import TermFence
 from yatt_core.placement.actions import ROLLOUT
@@ -29,6 +30,8 @@ from yatt_core.spent_time import RAY, WAITING, spent
 
 AT_ONCE = 16
 """The maximum number of ready references handled at once; more would delay grants that arrive in the meantime."""
+BESIDE_SECONDS = 0.01
+"""The longest wait for answers while the consumer waits for something else too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +83,22 @@ class GenerationStream(Generic[Tag]):
         """The maximum number of bytes that were in flight at once."""
         return self._in_flight.peak
 
-    def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Requests an engine for a decode batch, immediately or when its bytes fit, in the order of submission."""
+    def submit(self, tag: Tag, request: GenerateRequest, ahead: bool = False) -> int:
+        """Requests an engine for a decode batch, immediately or when its bytes fit, in the order of submission.
+
+        ahead: of the decode batches that wait.
+
+        Returns its number.
+        """
         self._submitted += 1
-        self._waiting.append(
-            generation_job(number=self._submitted, tag=tag, request=request, role=ROLLOUT, term=self._fence.term)
-        )
+        job = generation_job(number=self._submitted, tag=tag, request=request, role=ROLLOUT, term=self._fence.term)
+        job.ahead = ahead
+        if ahead:
+            self._waiting.appendleft(job)
+        else:
+            self._waiting.append(job)
         self._admit()
+        return self._submitted
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
         """Requests a judge ahead of the waiting decode batches: judging completes work that has begun."""
@@ -101,15 +113,21 @@ class GenerationStream(Generic[Tag]):
         """Reports to the dispatcher how many samples of a part of a wave have been rolled out and judged in total."""
         self._dispatcher.note.remote(wave, part, rolled, judged)
 
-    def arrivals(self) -> Iterator[Arrival[Tag] | VerdictArrival[Tag]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Tag] | VerdictArrival[Tag] | None]:
         """Yields answers as they finish; more work may be submitted while they are consumed.
+
+        beside: returns whether the consumer waits for something else too. As long as it does, this does not end, and yields
+            None at short intervals.
 
         Ends early if the rest is cut: batches that no instance has started are then never answered. Raises
         `InfrastructureError` if an instance or the dispatcher is lost, `FencedError` if either obeys a term that
         is not the run driver's, and any exception that an instance raised.
         """
-        while self._queued or self._running:
-            ready = self._ready()
+        while self._queued or self._running or beside():
+            ready = self._ready(beside())
+            if not ready:
+                yield None
+                continue
             # Grants first: an engine must not be idle while the consumer processes what others have finished.
             for reference in [reference for reference in ready if reference in self._queued]:
                 ready.remove(reference)
@@ -125,18 +143,24 @@ class GenerationStream(Generic[Tag]):
                     self._in_flight.give(job.batch.bytes)
                     self._admit()
 
-    def _ready(self) -> list[Any]:
+    def _ready(self, is_brief: bool) -> list[Any]:
         """Waits for the first grant or piece and returns a few that are ready.
 
         Handles only a few at once, because the cost of a check grows with the number of references that it looks at.
+
+        is_brief: whether to return soon, even if nothing is ready.
         """
         open_references = [*self._queued, *self._running]
+        if not open_references:
+            with spent(WAITING, "tools"):
+                time.sleep(BESIDE_SECONDS)
+            return []
         at_once = min(AT_ONCE, len(open_references))
         with spent(RAY, "what is ready"):
             ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
         if not ready:
             with spent(WAITING, "answers"):
-                ready, _ = ray.wait(open_references, num_returns=1)
+                ready, _ = ray.wait(open_references, num_returns=1, timeout=BESIDE_SECONDS if is_brief else None)
         return list(ready)
 
     def _arrived(self, reference: Any) -> Arrival[Tag] | VerdictArrival[Tag] | None:
@@ -164,7 +188,8 @@ class GenerationStream(Generic[Tag]):
     def _admit(self) -> None:
         """Requests instances for the batches that fit."""
         while self._waiting and self._in_flight.take(self._waiting[0].batch.bytes):
-            self._acquire(self._waiting.popleft())
+            job = self._waiting.popleft()
+            self._acquire(job, at_the_head=job.ahead)
 
     def _acquire(self, job: Job[Tag], at_the_head: bool = False) -> None:
         job.term = self._fence.term

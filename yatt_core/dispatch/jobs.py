@@ -44,6 +44,7 @@ class Job(Generic[Tag]):
     rows: for each of the request's responses, its index within the batch; None if request and batch agree.
     missing: the missing answers, by their indices within the request.
     term: the term that the current call carries.
+    ahead: whether it goes ahead of the batches that wait for an instance.
     """
 
     batch: Batch[Tag]
@@ -52,6 +53,7 @@ class Job(Generic[Tag]):
     term: int
     rows: Sequence[int] | None = None
     missing: set[int] = field(default_factory=set)
+    ahead: bool = False
 
     @property
     def size(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -10,6 +10,11 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.judges import JudgeRequest, Verdict
 
 Tag = TypeVar("Tag")
+
+
+def nothing() -> bool:
+    """Returns False: the consumer of a stream waits for nothing else."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,11 @@ class Stream(Protocol[Tag]):
         """The maximum number of bytes that were in flight at once."""
         ...
 
-    def submit(self, tag: Tag, request: GenerateRequest) -> None:
-        """Requests a decode batch."""
+    def submit(self, tag: Tag, request: GenerateRequest, ahead: bool = False) -> int:
+        """Requests a decode batch; returns its number.
+
+        ahead: of the batches that wait, because its work began before theirs.
+        """
         ...
 
     def submit_judging(self, tag: Tag, part: str, request: JudgeRequest) -> None:
@@ -58,6 +66,10 @@ class Stream(Protocol[Tag]):
         """Reports how many samples of a part of a wave have been rolled out and judged in total."""
         ...
 
-    def arrivals(self) -> Iterator[Arrival[Tag] | VerdictArrival[Tag]]:
-        """Yields the answers until nothing is left or the rest is cut; more requests may be submitted meanwhile."""
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Tag] | VerdictArrival[Tag] | None]:
+        """Yields the answers until nothing is left or the rest is cut; more requests may be submitted meanwhile.
+
+        beside: returns whether the consumer waits for something else too. As long as it does, this does not end, and yields
+            None at short intervals, so that the consumer can look.
+        """
         ...

@@ -28,6 +28,7 @@ from yatt_core.errors import DataError, FencedError
 from yatt_core.experience.batch import SAMPLES_FILE, SHARD_KIND, load_table
 from yatt_core.experience.carried import CARRIED_FILE, GoingGroups, carried_digests, read_carried
 from yatt_core.experience.chunks import Chunk, read_chunk, write_chunk
+from yatt_core.experience.joined_turn_log import JoinedTurnLog
 from yatt_core.experience.judge_log import JudgeLog
 from yatt_core.experience.shard_work import shard_work
 from yatt_core.experience.table import (
@@ -105,6 +106,10 @@ class ShardLog:
     def turns(self, batch: int) -> TurnLog:
         """Returns the log of a decode batch's turns, for responses with several turns."""
         return TurnLog(self._folders, batch, self._plan, self._own_folder)
+
+    def joined_turns(self, batch: int) -> JoinedTurnLog:
+        """Returns the log of a decode batch's turns, for responses that go from turn to turn each for itself."""
+        return JoinedTurnLog(self._folders, batch, self._plan, self._own_folder)
 
     def judgements(self, batch: int) -> JudgeLog:
         """Returns the log of the verdicts on a decode batch's responses."""

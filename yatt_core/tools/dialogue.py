@@ -2,7 +2,8 @@
 
 The members of a turn are the responses that still continue. Consumes the engine's output for the members' contexts,
 and the answers to the tool calls in it. Produces the contexts of the next turn. Members stay in batch order, so that
-each turn's decode batch is a function of the previous turns. Without tools, a response consists of a single turn.
+each turn's decode batch is a function of the previous turns; or each goes on for itself, as soon as its turn has ended, and
+some are in later turns than others. Without tools, a response consists of a single turn.
 """
 
 from __future__ import annotations
@@ -149,23 +150,29 @@ class Dialogue:
         """The indexes of the responses that continue, in order."""
         return tuple(number for number, response in enumerate(self.responses) if not response.finish)
 
-    def limits(self) -> Int32:
-        """Returns the maximum number of tokens that each member may still generate."""
+    def limits(self, numbers: Sequence[int] | None = None) -> Int32:
+        """Returns the maximum number of tokens that each of some members may still generate.
+
+        numbers: of the members; by default all, as for the next three.
+        """
+        chosen = self.members if numbers is None else numbers
         return np.array(
-            [self._rollout.max_new_tokens - self.responses[number].spoken for number in self.members], dtype=np.int32
+            [self._rollout.max_new_tokens - self.responses[number].spoken for number in chosen], dtype=np.int32
         )
 
-    def contexts(self) -> list[Int32]:
+    def contexts(self, numbers: Sequence[int] | None = None) -> list[Int32]:
         """Returns the tokens from which the members' next turn is generated."""
-        return [self.responses[number].context for number in self.members]
+        return [self.responses[number].context for number in (self.members if numbers is None else numbers)]
 
-    def question_lengths(self) -> Int32:
+    def question_lengths(self, numbers: Sequence[int] | None = None) -> Int32:
         """Returns the number of prompt tokens at the start of each member's context."""
-        return np.array([len(self.responses[number].prompt) for number in self.members], dtype=np.int32)
+        chosen = self.members if numbers is None else numbers
+        return np.array([len(self.responses[number].prompt) for number in chosen], dtype=np.int32)
 
-    def media(self) -> Media:
+    def media(self, numbers: Sequence[int] | None = None) -> Media:
         """Returns the images of each member's prompt; empty for text-only prompts."""
-        return tuple(self._media[number] for number in self.members) if self._media else ()
+        chosen = self.members if numbers is None else numbers
+        return tuple(self._media[number] for number in chosen) if self._media else ()
 
     def hear(self, result: GenerateResult, numbers: Sequence[int] | None = None) -> dict[int, ToolCall | ToolAnswer]:
         """Adds the members' next turn; returns the calls in it by index of the response, to be answered with `tell`.

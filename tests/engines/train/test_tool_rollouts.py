@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import torch
 
 from tests.engines.train.support import prepare, weights_of
 from yatt_core.collection.collector import Collector
-from yatt_core.dispatch.stream import Arrival
+from yatt_core.dispatch.stream import Arrival, nothing
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.train.roles.sft import encode_demonstrations
 from yatt_core.engines.train.torch.engine import TorchTrainEngine
@@ -44,10 +44,11 @@ class EngineStream:
         self._engine = engine
         self._queue: list[tuple[Any, GenerateRequest]] = []
 
-    def submit(self, tag: Any, request: GenerateRequest) -> None:
+    def submit(self, tag: Any, request: GenerateRequest, ahead: bool = False) -> int:
         self._queue.append((tag, request))
+        return 0
 
-    def arrivals(self) -> Iterator[Arrival[Any]]:
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any]]:
         while self._queue:
             tag, request = self._queue.pop(0)
             piece = GeneratePiece(tuple(range(request.seeds.size)), self._engine.generate(request))
