@@ -76,7 +76,9 @@ class LocalStream:
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Ignores how far a wave has come."""
 
-    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch] | None]:
+    def arrivals(
+        self, beside: Callable[[], bool] = nothing
+    ) -> Iterator[Arrival[OpenBatch] | VerdictArrival[OpenBatch] | None]:
         """Yields the answers."""
         while self._waiting or beside():
             if not self._waiting:

@@ -86,11 +86,15 @@ def test_requests_carry_the_settings_of_sampling_and_the_minimum_in_the_first_tu
     later = resumed_request(request, Returned((0, 1), (1, 1)))
     assert {name: getattr(later, name) for name in given} == given
     second = SimpleNamespace(
-        members=[0], turn=1, limits=lambda: np.array([3], np.int32), contexts=lambda: TOKENS[:1], media=tuple,
-        question_lengths=lambda: np.array([1], np.int32),
+        members=[0], responses=[SimpleNamespace(turns=1)], limits=lambda numbers: np.array([3], np.int32),
+        contexts=lambda numbers: TOKENS[:1], media=lambda numbers: (), question_lengths=lambda numbers: np.ones(1, np.int32),
     )  # fmt: skip
     turn = next_turn_request(spec, KEY, members_of(spec, REFS), second, (0,), 2)
     assert {name: getattr(turn, name) for name in given} == given | {"min_new_tokens": 0}
+    second.responses[0].turns = 0
+    again = next_turn_request(spec, KEY, members_of(spec, REFS), second, (0,), 2, numbers=[0])
+    assert {name: getattr(again, name) for name in given} == given, "a first turn that is requested alone"
+    assert again.seeds[0, 0] == request.seeds[0, 0] != turn.seeds[0, 0]
 
 
 def test_seeds_do_not_depend_on_shards_batches_positions_or_waves():

@@ -14,6 +14,8 @@ from yatt_core.errors import InfrastructureError
 
 CALLS = 0
 MARK = "YATT_TEST_LEFT_BEHIND"
+PATIENT = "7"
+"""A digit; expressions with it take long."""
 
 
 def left_behind() -> str:
@@ -26,6 +28,13 @@ def counting(expression: str, file: str, more: str = "") -> str:
     with Path(file).open("a") as stream:
         stream.write(f"{expression}\n")
     return f"{len(expression)}{more}"
+
+
+def patient(expression: str, file: str) -> str:
+    """Returns an expression, if it has a certain digit only once a file is there."""
+    while PATIENT in expression and not Path(file).exists():
+        time.sleep(0.01)
+    return expression
 
 
 def hang(expression: str) -> str:

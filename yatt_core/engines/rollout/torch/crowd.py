@@ -281,7 +281,6 @@ def _settings_of(request: GenerateRequest) -> tuple[Any, ...]:
         request.top_k,
         request.min_p,
         request.repetition_penalty,
-        request.min_new_tokens,
         request.greedy,
         request.record_support,
     )

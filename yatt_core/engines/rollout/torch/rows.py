@@ -139,7 +139,7 @@ class DecodingRows:
 
     Rows [0, alive) are responses, followed by fillers; prompts [0, places) have rows.
 
-    sampling: a request, of whose settings of sampling all requests that enter are.
+    sampling: a request, of whose settings of sampling all requests that enter are, but for the minimum of new tokens.
     responses: what is filled in; a row's response has a number in it.
     steps: number of steps so far.
     """
@@ -151,8 +151,11 @@ class DecodingRows:
         self._sampling = sampling
         self._seen: torch.Tensor | None = None
         count, length = responses.tokens.shape
-        # By response: length of its prompt, limit, tokens drawn before the request, number within its group, noise by token.
-        self._contexts, self._limits, self._drawn, self._samples = (np.zeros(count, np.int64) for _ in range(4))
+        # By response: length of its prompt, limit, minimum, tokens drawn before the request, number within its group, noise by
+        # token.
+        self._contexts, self._limits, self._minima, self._drawn, self._samples = (
+            np.zeros(count, np.int64) for _ in range(5)
+        )
         self._noise = np.zeros((count, length))
         self.alive = self.places = self.steps = 0
         # By row: the response, its newest token, its number of tokens, and its prompt's place.
@@ -246,6 +249,7 @@ class DecodingRows:
         drawn = np.zeros(len(flat), np.int64) if request.drawn is None else request.drawn[of_prompt].astype(np.int64)
         self._contexts[flat] = [len(request.prompts[member]) for member in of_prompt.tolist()]
         self._limits[flat] = limits
+        self._minima[flat] = request.min_new_tokens
         self._drawn[flat] = drawn
         self._samples[flat] = np.tile(np.arange(samples), len(members))
         seeds = request.seeds[members].reshape(-1)
@@ -353,7 +357,7 @@ class DecodingRows:
         A row's logits depend on its own tokens alone.
         """
         request = self._sampling
-        early = np.flatnonzero(self._drawn[origin] + counts < request.min_new_tokens)
+        early = np.flatnonzero(self._drawn[origin] + counts < self._minima[origin])
         if self._seen is None and not len(early):
             return logits
         shaped = logits.to(torch.float32, copy=True)
