@@ -164,6 +164,10 @@ def test_only_real_engines_with_continuous_batching_use_it() -> None:
         ROOT / "configs" / "genrm.yaml", ["rollout.engine={kind: torch, continuous: true, max_num_seqs: 64}"]
     )
     assert pool_setting(torch).moved == WORK_THREADS, "a moved response is a batch of its own, which has a thread"
+    calling = load_spec(
+        ROOT / "configs" / "tools.yaml", ["rollout.engine={kind: torch, continuous: true, max_num_seqs: 64}"]
+    )
+    assert dispatch_limits(calling)[ROLLING].batches == 64, "so is a later turn of a response"
     assert _rollout_class(load_spec(ROOT / "configs" / "genrm.yaml")) == ROLLOUT
     virtual = load_spec(ROOT / "tests" / "specs" / "judged.yaml")
     assert _rollout_class(virtual) == CONTINUOUS and pool_setting(virtual).migrates

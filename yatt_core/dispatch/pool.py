@@ -23,6 +23,8 @@ LEAST_BASE_S = 1e-9
 """Seconds per decode step for an engine configured to take none: the cost model divides by this number."""
 WORK_THREADS = 32
 """Threads of a real instance with continuous batching: each of the batches that it works on has its own."""
+MOST_WORK_THREADS = 128
+"""The same with tools, at most: a later turn of a single response is a batch of its own."""
 
 
 def judge_roles(spec: RunSpec) -> dict[str, str]:
@@ -43,11 +45,17 @@ def instance_roles(spec: RunSpec) -> list[str]:
     return [ROLLOUT] * spec.rollout.engine.instances + [_role_of(part) for part in endpoint_judges(spec)]
 
 
+def work_threads(spec: RunSpec) -> int:
+    """Returns the number of threads of a real instance with continuous batching, which is that of the batches it works on."""
+    most = spec.rollout.engine.sequence_limit or WORK_THREADS
+    return WORK_THREADS if spec.rollout.tools is None else min(max(WORK_THREADS, most), MOST_WORK_THREADS)
+
+
 def dispatch_limits(spec: RunSpec) -> dict[str, AdmissionLimits]:
     """Returns how much work an instance admits at once, by role."""
     limits = {ROLLOUT: AdmissionLimits(), JUDGE: AdmissionLimits()}
     if (rollout := spec.rollout.engine).continuous:
-        batches = None if spec.virtual else WORK_THREADS
+        batches = None if spec.virtual else work_threads(spec)
         limits[ROLLOUT] = AdmissionLimits(batches, rollout.sequence_limit)
         limits[JUDGE] = AdmissionLimits(batches, _most_judgements(spec))
     return limits | {

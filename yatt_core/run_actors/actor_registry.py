@@ -35,7 +35,7 @@ from yatt_core.cluster.nodes import avoided_nodes, elsewhere, node_names, on_nod
 from yatt_core.cluster.reservation import Seat, check_room, gpus_of, release, reserve
 from yatt_core.cluster.seating import RankLayout, layout_of, pool_layout
 from yatt_core.code_revision import code_revision
-from yatt_core.dispatch.pool import WORK_THREADS
+from yatt_core.dispatch.pool import work_threads
 from yatt_core.errors import FencedError, InfrastructureError
 from yatt_core.protocols.receipts import ActorIdentity, ActorSeat, Holdings
 from yatt_core.run_actors.controller_layout import CONTROLLER, lay_out_controllers
@@ -69,8 +69,6 @@ CLASSES: dict[str, type] = {
 
 CONCURRENT = {DISPATCHER: CONCURRENT_CALLS, CONTINUOUS: CONCURRENT_CALLS}
 """Maximum number of concurrent calls by role. For an endpoint, its reward part sets it; other actors take one call."""
-GROUPS = {CONCURRENT_ROLLOUT: {WORK: WORK_THREADS}, FOLLOWER: {SERVING: SERVING_THREADS}}
-"""Ray's method groups with threads of their own, and the number of threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +135,8 @@ class ActorRegistry:
             ENDPOINT: len(endpoint_judges(spec)) if spec.has.judges else 0,
             TRAINER: spec.trainer.engine.ranks,
         }
+        # Ray's method groups with threads of their own, and the number of threads.
+        self._groups = {CONCURRENT_ROLLOUT: {WORK: work_threads(spec)}, FOLLOWER: {SERVING: SERVING_THREADS}}
         self._endpoint_calls = [part.max_concurrent_requests for part in endpoint_judges(spec)]
         self._seated = () if spec.virtual else (ROLLOUT, FOLLOWER, TRAINER)
         self._seats: tuple[Seat, ...] = ()
@@ -403,7 +403,7 @@ class ActorRegistry:
         else:
             place = on_node(node) if node else elsewhere(self._living, avoided, int(index))
             options["scheduling_strategy"] = place
-        made: Any = ray.remote(concurrency_groups=GROUPS.get(kind, {}))(CLASSES[kind])
+        made: Any = ray.remote(concurrency_groups=self._groups.get(kind, {}))(CLASSES[kind])
         remote = made.options(
             name=f"{name}.{self._generation}",
             lifetime="detached",

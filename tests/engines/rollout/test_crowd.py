@@ -199,6 +199,26 @@ def test_only_what_is_drawn_alike_is_decoded_together(runners: list[Runner]) -> 
     assert rows_of(piece.result) == rows_of(decode(runners[0], alike))
 
 
+def test_first_turns_with_a_minimum_and_later_ones_are_decoded_together(runners: list[Runner]) -> None:
+    crowd = Crowd(runners[1], PLACES, MAX_PROMPT, MAX_NEW)
+    requests = [
+        request_of(
+            prompts_of([5]), samples=3, stop_tokens=tuple(range(20)), max_new_tokens=MAX_NEW, min_new_tokens=least
+        )
+        for least in (8, 0)
+    ]
+    calls = [crowd.join(request, number) for number, request in enumerate(requests)]
+    crowd.admit()
+    assert [call.entered for call in calls] == [1, 1]
+    while any(call.left for call in calls):
+        crowd.advance()
+    for call, request in zip(calls, requests, strict=True):
+        pieces = [piece for piece in call.arrived if isinstance(piece, GeneratePiece)]
+        found = join_pieces(pieces).result
+        assert rows_of(found) == rows_of(decode(runners[0], request))
+        assert (found.lengths.min() >= 8) == bool(request.min_new_tokens)
+
+
 def test_a_prompt_with_more_samples_than_places_has_them_all_at_once(runners: list[Runner]) -> None:
     request = request_of(prompts_of([5, 9]), samples=PLACES + 3, max_new_tokens=MAX_NEW)
     found, _ = moved_about(runners[1:2], [request], seed=1)

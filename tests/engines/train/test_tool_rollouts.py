@@ -29,6 +29,7 @@ from yatt_core.protocols.generation import GeneratePiece, GenerateRequest
 from yatt_core.protocols.receipts import BatchTask, ShardReceipt, ShardRef, ShardTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec, load_spec
+from yatt_core.spec.sections.rollout import TorchRollout
 from yatt_core.tools.toolbox import Toolbox
 
 SPEC = Path(__file__).parents[2] / "specs" / "calculator.yaml"
@@ -55,6 +56,39 @@ class EngineStream:
             yield Arrival(0, tag, piece, complete=True)
 
 
+class SharedStream(EngineStream):
+    """Decode batches that an engine with continuous batching answers together.
+
+    most: the most of them that it has worked on at once.
+    """
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        super().__init__(engine)
+        self._submitted = 0
+        self.most = 0
+
+    def submit(self, tag: Any, request: GenerateRequest, ahead: bool = False) -> int:
+        self._queue.append(((self._submitted, tag), request))
+        self._submitted += 1
+        return self._submitted - 1
+
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | None]:
+        going: dict[int, tuple[Any, int, Iterator[GeneratePiece | None]]] = {}
+        while going or self._queue or beside():
+            for (number, tag), request in self._queue:
+                going[number] = (tag, request.seeds.size, self._engine.stream(request))
+            self._queue.clear()
+            self.most = max(self.most, len(going))
+            for number, (tag, left, pieces) in list(going.items()):
+                piece = next(pieces, None)
+                if piece is not None:
+                    going[number] = (tag, left - len(piece.rows), pieces)
+                    if left == len(piece.rows):
+                        del going[number]
+                    yield Arrival(number, tag, piece, complete=number not in going)
+            yield None
+
+
 class Bench:
     """A run's inputs and engines after SFT."""
 
@@ -73,13 +107,13 @@ class Bench:
         self.engine = build_rollout_engine(self.spec, self.receipt.model_path, folder / self.receipt.folder)
         self.engine.update_weights(weights_of(self.trainer), 0)
 
-    def collect(self, spec: RunSpec, codec: Any, run: str) -> ShardReceipt:
+    def collect(self, spec: RunSpec, codec: Any, run: str, stream: EngineStream | None = None) -> ShardReceipt:
         """Collects all of iteration 1 as one shard."""
         refs, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
         task = ShardTask(WorkKey("r", 0, 1, "collect"), 1, refs, 0)
         with closing(Toolbox(spec.rollout.tools)) as toolbox:
             collector = Collector(spec, self.folder / run, self.inputs, codec, RewardScorer(spec.rewards), toolbox)
-            (receipt,) = collector.collect([task], EngineStream(self.engine))
+            (receipt,) = collector.collect([task], stream or EngineStream(self.engine))
         return receipt
 
 
@@ -127,3 +161,20 @@ def test_an_iteration_from_warm_up_to_update(bench: Bench) -> None:
     update = bench.trainer.learn(task, prepare(bench.trainer, task))
     assert 0 < update.metrics["train_rollout_logprob_diff_max"] < 1e-4
     assert update.metrics["tokens"] == np.count_nonzero(load_batch(bench.folder, [shard]).loss_mask)
+
+
+def test_turns_that_join_what_is_decoded_have_the_bits_of_planned_ones(bench: Bench) -> None:
+    bench.codec.__class__ = CallingCodec
+
+    def spec_with(**changes: object) -> RunSpec:
+        rollout = bench.spec.rollout.model_copy(update={"samples_per_prompt": 8, **changes})
+        return bench.spec.model_copy(update={"rollout": rollout})
+
+    planned = bench.collect(spec_with(), bench.codec, "planned")
+    spec = spec_with(engine=TorchRollout(instances=1, continuous=True, max_num_seqs=12))
+    engine = build_rollout_engine(spec, bench.receipt.model_path, bench.folder / bench.receipt.folder)
+    engine.update_weights(weights_of(bench.trainer), 0)
+    stream = SharedStream(engine)
+    joined = bench.collect(spec, bench.codec, "joined", stream)
+    assert joined.group_digests == planned.group_digests
+    assert planned.sums["tool_calls"] > 8 and stream.most > 2
