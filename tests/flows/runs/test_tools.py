@@ -1,11 +1,16 @@
-"""A run whose policy calls a tool: killed between a tool's result and the next turn, and with more controllers."""
+"""A run whose policy calls a tool: killed between a tool's result and the next turn, and with more controllers.
+
+With continuous batching, where each response goes from turn to turn for itself, it is killed while calls are answered.
+"""
 
 from __future__ import annotations
 
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +25,12 @@ from yatt_core.spec import RunSpec
 
 SLOW = ("rollout.engine.clock_factor=1", "rollout.engine.base_seconds=0.2")
 """Duration of a turn, long enough to observe the results of the previous turn."""
+
+
+JOINED = ("rollout.engine.max_num_seqs=24",)
+"""With it the engines batch continuously."""
+ANSWERED = 4
+"""Answers on disk when such a run is killed: more than there are calls in progress at any time."""
 
 
 def create(driver: Driver, file: Path, *overrides: str) -> str:
@@ -38,17 +49,43 @@ def test_killed_between_a_result_and_the_next_turn_no_tool_is_called_again(drive
     check_metrics(driver, undisturbed, calls(tmp_path / "undisturbed").total())
 
     struck = create(driver, tmp_path / "struck", *SLOW)
-    process = driver.start(struck)
-    wait_for_results(driver, struck)
+    strike(driver, struck, partial(wait_for_results, driver, struck))
+    driver.drive(struck)
+    assert same_result(driver.results(struck), driver.results(undisturbed))
+    assert calls(tmp_path / "struck") == calls(tmp_path / "undisturbed"), "each call was made once"
+
+    joined = create(driver, tmp_path / "joined", *SLOW, *JOINED, "controllers.count=2")
+    strike(driver, joined, partial(wait_for_answers, driver, joined))
+    driver.drive(joined)
+    assert same_result(driver.results(joined), driver.results(undisturbed))
+    made = calls(tmp_path / "joined")
+    assert made >= calls(tmp_path / "undisturbed")
+    again = (made - calls(tmp_path / "undisturbed")).total()
+    assert again < ANSWERED, "only calls in progress were made again"
+
+
+def strike(driver: Driver, run: str, wait: Callable[[], None]) -> None:
+    """Kills a run's driver and its controllers at a moment."""
+    process = driver.start(run)
+    wait()
     process.signal(signal.SIGKILL)
-    for name, pid in living_actors(driver.home.run_folder(struck)).items():
+    for name, pid in living_actors(driver.home.run_folder(run)).items():
         if name.startswith("controller"):
             kill(pid)
     assert process.wait(SECONDS) == -signal.SIGKILL, process.output
-    driver.drive(struck)
 
-    assert same_result(driver.results(struck), driver.results(undisturbed))
-    assert calls(tmp_path / "struck") == calls(tmp_path / "undisturbed"), "each call was made once"
+
+def wait_for_answers(driver: Driver, run: str) -> None:
+    """Waits until enough calls have an answer on disk, while responses are still drawn."""
+    folder = driver.home.run_folder(run) / "experience/b000/i000001"
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with suppress(FileNotFoundError):
+            chunks = [read_chunk(path) for path in folder.glob("w00-s*/*.answers-*.arrow")]
+            if sum(chunk.table.num_rows for chunk in chunks if chunk is not None) >= ANSWERED:
+                return
+        time.sleep(0.01)
+    raise AssertionError(f"{run}: no answers of tools were seen")
 
 
 def wait_for_results(driver: Driver, run: str) -> None:
