@@ -25,6 +25,8 @@ from yatt_core.protocols.pieces import cut_beginnings, join_pieces
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 Outcome = Any
+SIZES = ((1, "first"), (2, "second"), (3, "late"))
+"""Numbers of prompts of decode batches, and their names."""
 
 
 class Reference:
@@ -59,6 +61,7 @@ class Pool:
     gives_back: int = 0
     resumed: list[GenerateRequest] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
+    ahead: list[bool] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     forgotten: list[str] = field(default_factory=list)
 
@@ -84,6 +87,7 @@ class Pool:
     def dispatcher(self) -> Any:
         def acquire(term: int, owner: str, size: int, role: str, at_the_head: bool) -> Reference:
             self.asked.append(size)
+            self.ahead.append(at_the_head)
             return Reference((len(self.asked), 0, self.engine))
 
         calls: dict[str, Any] = {"acquire": acquire, "release": self.released.append, "forget": self.forgotten.append}
@@ -201,6 +205,25 @@ def test_pieces_come_before_their_batch_is_complete(stand_in):
         stream.submit("only", request_of(0, 5))
         complete = [arrival.complete for arrival in stream.arrivals()]
     assert len(complete) > 1 and complete == [False] * (len(complete) - 1) + [True]
+
+
+def test_a_consumer_that_waits_for_something_else_too_looks_now_and_then(stand_in):
+    found = list[Any]()
+    with stand_in(Pool()) as stream:
+        for arrival in stream.arrivals(beside=lambda: len(found) < 3):
+            found.append(None if arrival is None else arrival.number)
+            if len(found) == 2:
+                number = stream.submit("later", request_of(0, 1))
+    assert found[:2] == [None, None] and set(found[2:]) <= {None, number} and number in found
+
+
+def test_what_has_begun_earlier_goes_ahead_of_batches_that_wait(stand_in):
+    pool = Pool()
+    with stand_in(pool, bound=1) as stream:
+        names = {stream.submit(name, request_of(0, size), ahead=name == "late"): name for size, name in SIZES}
+        order = [names[arrival.number] for arrival in stream.arrivals() if arrival.complete]
+    assert order == ["first", "late", "second"]
+    assert pool.ahead == [False, True, False], "nor does it wait behind those of others"
 
 
 def test_an_engine_with_a_newer_driver_is_called_again_in_its_term(stand_in):

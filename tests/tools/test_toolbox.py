@@ -12,7 +12,7 @@ from unittest import mock
 import psutil
 import pytest
 
-from tests.tools.functions import MARK
+from tests.tools.functions import MARK, PATIENT
 from tests.waiting import wait_until
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call
@@ -182,6 +182,43 @@ def test_many_calls_at_once_each_get_their_own_answer(toolbox: Toolbox) -> None:
     assert [answers[n].text for n in range(20)] == [str(2 * n) for n in range(20)]
     assert all(answers[50 + n].error.startswith("timeout") for n in range(4))
     assert answers.keys() == {*calls, 99}
+
+
+def answers_to(toolbox: Toolbox, count: int) -> list[tuple[int, ToolAnswer]]:
+    """Returns the next answers to calls in progress."""
+    found: list[tuple[int, ToolAnswer]] = []
+    while len(found) < count:
+        found += toolbox.arrived(20.0)
+    return found
+
+
+def patient(file: Path, **changes: object) -> Toolbox:
+    """Returns a toolbox whose tool answers some calls only once a file is there."""
+    functions = [{"name": "patient", "function": "tests.tools.functions:patient", "options": {"file": str(file)}}]
+    return Toolbox(ToolsSpec.model_validate({"functions": functions, **changes}))
+
+
+def test_later_calls_are_answered_beside_earlier_ones(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    with closing(patient(file)) as toolbox:
+        toolbox.begin({5: ToolCall("patient", {"expression": PATIENT})})
+        assert toolbox.arrived() == []
+        toolbox.begin({1: ToolCall("patient", {"expression": "1"}), 2: ToolAnswer("", "malformed: no")})
+        assert sorted(answers_to(toolbox, 2)) == [(1, ToolAnswer("1")), (2, ToolAnswer("", "malformed: no"))]
+        toolbox.begin({3: ToolCall("patient", {"expression": "3"})})
+        assert answers_to(toolbox, 1) == [(3, ToolAnswer("3"))]
+        file.touch()
+        assert answers_to(toolbox, 1) == [(5, ToolAnswer(PATIENT))]
+
+
+def test_long_calls_are_sent_while_nobody_reads_the_answers(tmp_path: Path) -> None:
+    """Neither side waits for the other to read, although both pipes are full."""
+    count = 24
+    text = "1" * 60_000
+    with closing(patient(tmp_path)) as toolbox:
+        for number in range(count):
+            toolbox.begin({number: ToolCall("patient", {"expression": text})})
+        assert {number for number, _ in answers_to(toolbox, count)} == set(range(count))
 
 
 def test_abandoned_calls_are_not_mistaken_for_later_ones(toolbox: Toolbox) -> None:
