@@ -31,8 +31,8 @@ class TorchRollout(SpecModel):
     batch waits. `null`: the whole decode batch."""
     continuous: bool = Field(default=False, exclude_if=is_false)
     """Whether an engine takes up responses while it decodes others, at most `max_num_seqs` of them. A placement can then move
-    responses in progress to another instance, which goes on from their tokens. Exact in float32 on processors. `false`: one
-    decode batch at a time."""
+    responses in progress to another instance, which goes on from their tokens, and with tools a response's next turn joins what
+    is being decoded. Exact in float32 on processors. `false`: one decode batch at a time."""
 
     @property
     def sequence_limit(self) -> int | None:
