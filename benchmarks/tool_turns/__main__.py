@@ -48,7 +48,11 @@ from yatt_core.spec import load_spec
 from yatt_core.tools.toolbox import Toolbox
 
 SPEC = Path(__file__).parents[2] / "configs" / "tools.yaml"
-ENGINE = "rollout.engine={kind: torch, instances: 1, continuous: true, max_num_seqs: 64}"
+WAYS = {
+    "barriers": "rollout.engine={kind: torch, instances: 1}",
+    "joined": "rollout.engine={kind: torch, instances: 1, continuous: true, max_num_seqs: 64}",
+}
+"""The engine of the spec, by which the collector chooses the way. What draws in both is the second one."""
 COMMON = (
     "model.max_positions=1024",
     "sft=null",
@@ -137,11 +141,11 @@ class ThreadStream:
 
 
 class Bench:
-    """Inputs and an engine in a folder."""
+    """Inputs and an engine in a folder. changes: of the spec, as for `--set`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, changes: Sequence[str] = ()) -> None:
         self._folder = folder
-        self._specs = {"barriers": load_spec(SPEC, COMMON), "joined": load_spec(SPEC, [*COMMON, ENGINE])}
+        self._specs = {way: load_spec(SPEC, [*COMMON, *changes, engine]) for way, engine in WAYS.items()}
         spec = self._specs["joined"]
         model = materialise(spec, folder).model_path
         self._inputs = Inputs.open(folder / INPUTS, spec)
@@ -191,12 +195,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = argument_parser(__doc__).parse_args(arguments)
     torch.set_num_threads(1)
     before = load_average()
-    seconds: dict[str, list[float]] = {"barriers": [], "joined": []}
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory() as place:
         bench = Bench(Path(place))
         for number in range(PAIRS):
             receipts = {}
-            for way in list(seconds) if number % 2 else list(seconds)[::-1]:
+            for way in list(WAYS) if number % 2 else list(WAYS)[::-1]:
                 took, receipts[way] = bench.collect(way, number)
                 seconds[way].append(took)
                 progress(f"{way}: {took:.2f} s")
