@@ -127,3 +127,27 @@ def check_metrics(driver: Driver, run: str, made: int) -> None:
     assert history["tools/seconds"][1] > 0
     assert history["length/policy_mean"][1] < history["length/response_mean"][1]
     assert "tools" in str(read_telemetry(driver.home.run_folder(run), 0, 1))
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_a_real_policy_whose_turns_join_has_the_bits_of_planned_turns_whatever_is_killed(driver: Driver) -> None:
+    common = (
+        "iterations=2",
+        "sft.max_steps=40",
+        "rollout.samples_per_prompt=8",
+        "evaluation.every=0",
+        "recovery.lease_seconds=5",
+        "tracking.reports=false",
+    )
+    planned = driver.create("calculator.yaml", *common)
+    driver.drive(planned)
+
+    engine = "rollout.engine={kind: torch, instances: 2, continuous: true, max_num_seqs: 24}"
+    joined = driver.create("calculator.yaml", *common, engine, "controllers.count=2")
+    driver.drive_until_killed(joined, "collect:2")
+    driver.end_actors(joined)
+    driver.drive(joined)
+    assert same_result(driver.results(joined), driver.results(planned))
+    with driver.ledger() as ledger:
+        assert sum(value for _, value in ledger.metrics.history(joined, "tools/calls")) > 0
