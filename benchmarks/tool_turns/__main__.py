@@ -162,7 +162,7 @@ class Bench:
         """Draws an iteration's responses as one shard; returns the seconds and the receipt."""
         spec = self._specs[way]
         references, _ = draw(spec.data, spec.seed, Cursor.start(spec.data), spec.data.prompts_per_iteration)
-        task = ShardTask(WorkKey("run", 0, 1, "collect", 0, 0), 1, tuple(references), 0)
+        task = ShardTask(WorkKey(run="run", branch=0, iteration=1, phase="collect"), 1, tuple(references), 0)
         folder = self._folder / f"{way}-{number}"
         with closing(Toolbox(spec.rollout.tools)) as toolbox:
             warm_up(toolbox)
