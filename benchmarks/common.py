@@ -102,6 +102,14 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def file_to_write(text: str) -> Path:
+    """Returns the path of an argument that names a file to write at the end; refuses at once what could not be written then."""
+    path = Path(text)
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text} cannot be written; expected a file in a folder that exists")
+    return path
+
+
 def progress(text: str) -> None:
     """Prints progress to standard error."""
     print(text, file=sys.stderr, flush=True)

@@ -66,13 +66,13 @@ def _default_kind(field: FieldInfo) -> str | None:
 
 
 class _Boolean:
-    """A boolean that pydantic does not read as the number 1 or 0; printed as given in an error message."""
+    """A boolean that pydantic does not read as the number 1 or 0; printed as a file has it in an error message."""
 
     def __init__(self, value: bool) -> None:
         self._value = value
 
     def __repr__(self) -> str:
-        return repr(self._value)
+        return str(self._value).lower()
 
 
 def _guarded(value: Any) -> Any:

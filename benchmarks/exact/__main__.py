@@ -24,7 +24,15 @@ from typing import Any
 
 import torch
 
-from benchmarks.common import Report, argument_parser, load_average, machine_facts, print_report, progress
+from benchmarks.common import (
+    Report,
+    argument_parser,
+    file_to_write,
+    load_average,
+    machine_facts,
+    print_report,
+    progress,
+)
 from benchmarks.exact.alignment import aligned_gap_max
 from benchmarks.exact.contract import resumed_run_is_the_same, smallest_differing_batch
 from benchmarks.exact.work import SEED, TRAINERS, Loop, model_in, spec_of
@@ -173,7 +181,7 @@ def main() -> None:
     parser = argument_parser(__doc__)
     # As in a run's actors; vLLM's processes have this environment, and their kernels divide sums among threads.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table of prices")
+    parser.add_argument("--write", type=file_to_write, metavar="FILE", help="write the table of prices")
     arguments = parser.parse_args()
     report = measure()
     if arguments.write is not None:

@@ -12,6 +12,7 @@ is so far. Exits with 1 if a claim fails.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -24,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.common import Report, argument_parser, file_to_write, load_average, print_report, progress
 from benchmarks.gpu.claims import CLAIMS, Claim, Place
 from benchmarks.gpu.courses import CORES, VISIBLE
 from benchmarks.gpu.runner import FAILS, HOLDS, NOT_RUN, Outcome, outcomes
@@ -120,8 +121,10 @@ def main() -> None:
         "--minutes", type=float, default=MINUTES, help="begin nothing after these (default: %(default)g)"
     )
     parser.add_argument("--only", nargs="+", metavar="KEY", help="check only these claims")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="keep the report of what there is so far")
+    parser.add_argument("--write", type=file_to_write, metavar="FILE", help="keep the report of what there is so far")
     arguments = parser.parse_args()
+    if not 0.0 < arguments.minutes < math.inf:
+        parser.error(f"--minutes: {arguments.minutes:g} leaves no time for a claim; expected a number above 0")
     known = {claim.key: claim for claim in CLAIMS}
     if unknown := sorted(set(arguments.only or ()) - known.keys()):
         parser.error(f"--only: there are no claims {', '.join(unknown)}; known: {', '.join(known)}")

@@ -1,8 +1,12 @@
 """The report that every benchmark ends with."""
 
+import argparse
 import json
+from pathlib import Path
 
-from benchmarks.common import Report, argument_parser, print_report
+import pytest
+
+from benchmarks.common import Report, argument_parser, file_to_write, print_report
 
 REPORT = Report("demo", {"holds": 1.0, "ratio": 1.5}, [0, 1], [0.5, 0.7], {"other": 2.0})
 
@@ -31,3 +35,11 @@ def test_without_json_a_table_is_printed(capsys):
 def test_json_is_asked_for():
     assert argument_parser("What it does.\nMore.").parse_args(["--json"]).json
     assert not argument_parser(None).parse_args([]).json
+
+
+def test_a_file_that_could_not_be_written_at_the_end_is_refused_at_once(tmp_path: Path) -> None:
+    for unusable in (tmp_path, tmp_path / "missing" / "gpu.json"):
+        with pytest.raises(argparse.ArgumentTypeError, match="cannot be written"):
+            file_to_write(str(unusable))
+    assert file_to_write(str(tmp_path / "gpu.json")) == tmp_path / "gpu.json"
+    assert file_to_write("gpu.json") == Path("gpu.json")

@@ -18,6 +18,7 @@ from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
 from yatt_core.planning.exact_prices import DEVICES, DTYPES, ENGINES, price_line, read_prices, table_lines, written
+from yatt_core.spec.reading.load import override_spec
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -103,6 +104,16 @@ def test_a_plan_prints_the_price_of_its_engines() -> None:
     on_gpus = price_line(torch_alone, parse_cluster("8xH200", read_cards()), prices)
     assert "torch in float32 not measured on GPUs" in on_gpus
     assert price_line(spec_of("float32", exact=False), cores, prices).startswith("exact: the run is not exact")
+
+
+def test_the_price_of_vllm_by_default_follows_the_planned_devices() -> None:
+    prices = read_prices()
+    vllm = override_spec(
+        spec_of("float32", exact="auto"), ("rollout.engine={kind: vllm, instances: 1, dtype: float32}",), "the test"
+    )
+    assert "vllm in float32" in price_line(vllm, local_cluster(read_cards()), prices)
+    on_gpus = price_line(vllm, parse_cluster("8xH200", read_cards()), prices)
+    assert on_gpus.startswith("exact: the run is not exact"), "auto leaves vLLM's kernels as they are there"
 
 
 def test_the_table_is_made_of_the_figures() -> None:

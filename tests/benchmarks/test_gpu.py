@@ -327,3 +327,22 @@ def test_an_unknown_claim_is_refused(monkeypatch: pytest.MonkeyPatch, capsys: py
     with pytest.raises(SystemExit) as ended:
         command.main()
     assert ended.value.code == 2 and "there are no claims nccl; known: torch_rollout_float32" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--minutes", "0"], "--minutes: 0 leaves no time"),
+        (["--minutes", "-1"], "--minutes: -1 leaves no time"),
+        (["--minutes", "nan"], "--minutes: nan leaves no time"),
+        (["--write", "nowhere/gpu.json"], "nowhere/gpu.json cannot be written"),
+    ],
+)
+def test_what_would_be_lost_at_the_end_is_refused_before_anything_is_checked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str], said: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmarks.gpu", "--stand-in", *given])
+    monkeypatch.setattr(command, "checked", lambda **_: pytest.fail("it was begun"))
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert ended.value.code == 2 and said in capsys.readouterr().err

@@ -219,6 +219,19 @@ def test_a_type_that_does_not_repeat_its_bits_on_processors_is_refused_there_alo
     assert not by_default.is_exact
 
 
+@pytest.mark.parametrize(("key", "value"), [("dtype", "bfloat16"), ("kv_cache_dtype", "fp8")])
+def test_a_judge_on_vllm_needs_what_the_policys_engine_needs_to_repeat_its_bits(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    folder = {"kind": "folder", "path": str(tmp_path)}
+    judge = {**JUDGED, "model": folder, "engine": {**VLLM, key: value}}
+    tree = {"rollout": {"max_new_tokens": 6}, "rewards": {"parts": [*EXACT["parts"], judge]}}
+    spec = spec_of(tmp_path, tmp_path, **tree, exact=True)
+    check_exact_here(spec, lambda _: False)
+    with pytest.raises(ConfigurationError, match=f"^exact: .* the judge of reward part 'judge' .*{value}, but"):
+        check_exact_here(spec, lambda _: True)
+
+
 @pytest.mark.parametrize(("kind", "refused"), [("qwen2", False), ("llama", False), ("mistral", True)])
 def test_aligned_runs_are_refused_models_that_have_no_kernels(tmp_path: Path, kind: str, refused: bool) -> None:
     folder = make_folder(tmp_path / "model", kind)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.engine_environments import VLLM, is_installed, runs_on_accelerators
+from yatt_core.engines.dense.pieces import ON_CORES_ALONE
 from yatt_core.engines.folder_check import Opener, check_folder, own_code
 from yatt_core.engines.rollout.vllm.settings import batch_mistake
 from yatt_core.errors import ConfigurationError
@@ -108,6 +109,19 @@ def check_exact_here(spec: RunSpec, on_processors: Callable[[VllmRollout], bool]
     """
     if spec.must_be_exact and (obstacles := exact_obstacles_here(spec, on_processors)):
         raise ConfigurationError(f"exact: must be false or auto, because {'; '.join(obstacles)}")
+
+
+def check_exact_on(spec: RunSpec, processors: bool) -> None:
+    """Raises `ConfigurationError` if a run that must be exact, or aligned, cannot be on devices that may not be here.
+
+    processors: whether they are cores; otherwise GPUs.
+    """
+    problems = Problems()
+    with problems.noting():
+        check_exact_here(spec, lambda _: processors)
+    if spec.aligned and not processors:
+        problems.note(ConfigurationError(ON_CORES_ALONE))
+    problems.raise_any()
 
 
 def exact_obstacles_here(

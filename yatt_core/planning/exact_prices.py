@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from yatt_core.input_building.engine_check import exact_obstacles_here
 from yatt_core.planning.cluster import CORE, DescribedCluster
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.reading.documents import read_document, yaml_text
@@ -75,9 +76,9 @@ def written(prices: ExactPrices) -> str:
 
 def price_line(spec: RunSpec, cluster: DescribedCluster, prices: ExactPrices) -> str:
     """Returns what exactness costs the engines of a run, or that it was not measured for them."""
-    if not spec.is_exact:
-        return "exact: the run is not exact, so exactness costs nothing"
     device = CPU if cluster.card_name == CORE else CUDA
+    if not spec.is_exact or exact_obstacles_here(spec, lambda _: device == CPU):
+        return "exact: the run is not exact, so exactness costs nothing"
     parts = list(dict.fromkeys(_parts(spec)))
     if spec.aligned:
         return _line(

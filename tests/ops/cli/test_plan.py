@@ -18,6 +18,7 @@ from yatt_core.spec.reading.documents import yaml_text
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 SEVEN = str(CONFIGS / "plan-7b-grpo.yaml")
 SEVENTY = str(CONFIGS / "plan-72b-grpo.yaml")
+VLLM_NARROW = "rollout.engine={kind: vllm, instances: 1, dtype: bfloat16}"
 SMALL = ("--set", "data.prompts_per_iteration=16", "--response-tokens", "300:0.5", "--prompt-tokens", "100:0.2")
 
 
@@ -181,3 +182,28 @@ def test_train_names_features_that_are_not_available_yet(yatt: Yatt, home: Home)
     assert fsdp2.code == 2
     assert "trainer.engine.ranks: 0 " in fsdp2.err
     assert not home.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "changes", "said"),
+    [
+        ("2xH200", ("exact=aligned",), "exact: aligned holds on processors alone"),
+        ("2xcore", ("exact=aligned",), ""),
+        (
+            "2xcore",
+            ("exact=true", VLLM_NARROW),
+            "exact: must be false or auto, because rollout.engine.dtype is bfloat16",
+        ),
+        ("2xcore", ("exact=auto", VLLM_NARROW), ""),
+        ("2xH200", ("exact=true", VLLM_NARROW), ""),
+    ],
+)
+def test_a_plan_refuses_what_cannot_be_exact_on_its_devices(
+    yatt: Yatt, cluster: str, changes: tuple[str, ...], said: str
+) -> None:
+    settings = [part for change in changes for part in ("--set", change)]
+    answer = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", cluster, *settings)
+    if said:
+        assert answer.code == 2 and said in answer.err
+    else:
+        assert "Predicted iteration" in answer.out

@@ -25,17 +25,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from yatt_core.bfloat16.products import NATIVE, WIDENED, Products
-from yatt_core.engines.dense.pieces import FEWEST_ROWS, PIECE, QUERY_BLOCK
+from yatt_core.engines.dense.pieces import FEWEST_ROWS, ON_CORES_ALONE, PIECE, QUERY_BLOCK
 from yatt_core.errors import ConfigurationError
 
 
 def require_cores(device: torch.device) -> None:
     """Raises `ConfigurationError` for a GPU."""
     if device.type != "cpu":
-        raise ConfigurationError(
-            "exact: aligned holds on processors alone, because a GPU's order of sums depends on the number of rows; expected "
-            "true, auto or false"
-        )
+        raise ConfigurationError(ON_CORES_ALONE)
 
 
 def aligned_products(dtype: torch.dtype) -> Products:

@@ -1,4 +1,6 @@
-"""The sizes by which aligned engines lay out their sums; see `aligned`. Planning imports this without torch."""
+"""The sizes by which aligned engines lay out their sums, and where they cannot; see `aligned`. Planning imports this without
+torch.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,12 @@ PIECE = 64
 
 QUERY_BLOCK = 128
 """Queries whose scores exist at once, of all sequences and heads; each query has its own, so the number changes no bits."""
+
+ON_CORES_ALONE = (
+    "exact: aligned holds on processors alone, because a GPU's order of sums depends on the number of rows; expected true, auto "
+    "or false"
+)
+"""What is said of an aligned run on GPUs."""
 
 
 def whole_pieces(slots: int) -> int:

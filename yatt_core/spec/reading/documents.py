@@ -311,5 +311,7 @@ def described(value: Any) -> str:
             return "a list"
         case None:
             return "nothing"
+        case bool():
+            return str(value).lower()
         case _:
             return f"{value!r:.80}"

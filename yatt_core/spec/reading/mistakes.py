@@ -7,6 +7,7 @@ members that pydantic inserts between them) and messages that state what is wron
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args, get_origin
@@ -19,6 +20,7 @@ from yatt_core.spec.reading.documents import described
 
 Models = tuple[type[BaseModel], ...]
 Document = TypeVar("Document", bound=BaseModel)
+_BOOLEAN = re.compile(r"(?<!')\b(True|False)\b(?!')")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,15 @@ def _explain(item: ErrorDetails, spot: _Spot) -> Iterator[Mistake]:
             yield Mistake(place, f"expected at most {context['max_length']} items")
         case "value_error":
             yield from (Mistake(place, line) for line in str(context["error"]).splitlines())
+        case "literal_error":
+            yield Mistake(place, f"{_BOOLEAN.sub(_as_written, item['msg'])}{given}")
         case _:
             yield Mistake(place, f"{item['msg']}{given}")
+
+
+def _as_written(found: re.Match[str]) -> str:
+    """Returns Python's name of a boolean as a file has it."""
+    return found.group().lower()
 
 
 def _nearest(name: str, known: Sequence[str], what: str) -> str:

@@ -305,10 +305,14 @@ def judge_obstacles(part: JudgePart) -> list[str]:
 
 def judge_obstacles_on_processors(part: JudgePart) -> list[str]:
     """Returns the reasons why a run with this judge cannot be exact if vLLM computes on processors; empty if it can."""
-    if (
-        not isinstance(part, GenerativePart)
-        or not isinstance(part.engine, VllmRollout)
-        or part.engine.dtype == "float32"
-    ):
+    if not isinstance(part, GenerativePart) or not isinstance(part.engine, VllmRollout):
         return []
-    return [f"the judge of reward part {part.name!r} computes in {part.engine.dtype}, but exact needs float32"]
+    place = f"the judge of reward part {part.name!r}"
+    obstacles = []
+    if part.engine.dtype != "float32":
+        obstacles.append(f"{place} computes in {part.engine.dtype}, but exact needs float32")
+    if part.engine.kv_cache_dtype != "auto":
+        obstacles.append(
+            f"{place} has the kv_cache_dtype {part.engine.kv_cache_dtype}, but on processors exact needs auto"
+        )
+    return obstacles

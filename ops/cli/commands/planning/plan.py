@@ -135,12 +135,15 @@ def _planned(
     path: Path, spec: RunSpec, devices: DescribedCluster, assumed: Assumptions, fitted: FittedConstants | None
 ) -> RunPlan:
     """Plans the spec; errors name the file that it was read from."""
+    from yatt_core.input_building.engine_check import check_exact_on
+    from yatt_core.planning.cluster import CORE
     from yatt_core.planning.plan import plan_run
 
     if fitted is not None:
         # Lengths given as options take precedence over recorded ones.
         assumed = replace(assumed, prompt=assumed.prompt or fitted.prompt, response=assumed.response or fitted.response)
     try:
+        check_exact_on(spec, processors=devices.card_name == CORE)
         return plan_run(spec, devices, assumed, fitted)
     except ConfigurationError as error:
         raise ConfigurationError(_at(path, error)) from None
