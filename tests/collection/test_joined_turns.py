@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
+from tests.services import ROOT
 from tests.tools.functions import PATIENT
 from yatt_core.collection.open_shards import OpenBatch
+from yatt_core.collection.turns import joins_turns
 from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.experience import joined_turn_log
 from yatt_core.experience.batch import load_table
@@ -22,7 +24,7 @@ from yatt_core.experience.joined_turn_log import JoinedTurnLog
 from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
 from yatt_core.protocols.generation import GeneratePiece
 from yatt_core.protocols.receipts import ShardRef
-from yatt_core.spec import RunSpec
+from yatt_core.spec import RunSpec, load_spec
 from yatt_core.tools.toolbox import Toolbox
 
 JOINED = {"rollout__engine__max_num_seqs": 8}
@@ -117,6 +119,19 @@ def test_a_minimum_of_new_tokens_is_that_of_first_turns(tmp_path: Path) -> None:
     made = made_with(**JOINED, rollout__min_new_tokens=2)
     _, stream = collect(tmp_path, made, toolbox=QuickToolbox(made))
     assert {(request.seeds.shape[1] > 1, request.min_new_tokens) for request in stream.asked} == {(True, 2), (False, 0)}
+
+
+def test_engines_that_batch_continuously_join_turns_unless_that_may_change_a_bit() -> None:
+    vllm = "rollout.engine={{kind: vllm, instances: 1, dtype: {}}}"
+    engines = {
+        "rollout.engine={kind: torch}": False,
+        "rollout.engine={kind: torch, continuous: true, max_num_seqs: 8}": True,
+        vllm.format("bfloat16"): True,
+        vllm.format("float32"): False,
+    }
+    found = {engine: joins_turns(load_spec(ROOT / "configs" / "tools.yaml", [engine])) for engine in engines}
+    assert found == engines
+    assert not joins_turns(spec_with(**JOINED)) and joins_turns(made_with(**JOINED)), "a run without tools has no turns"
 
 
 class Idle(LocalStream):

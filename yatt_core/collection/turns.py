@@ -31,6 +31,7 @@ from yatt_core.prompts.tool_calls import ToolAnswer
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.pieces import cut_piece, join_pieces
 from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.accelerated import VllmRollout
 from yatt_core.tools.toolbox import Toolbox
 
 
@@ -59,10 +60,20 @@ class Turns(Protocol):
 
 
 def turns_of(spec: RunSpec, codec: TextCodec, toolbox: Toolbox) -> Turns:
-    """Returns the way of a run: joined if engines take up responses while they decode others."""
-    if spec.rollout.tools is not None and spec.rollout.engine.continuous:
-        return JoinedTurns(spec, codec, toolbox)
-    return PlannedTurns(spec, codec, toolbox)
+    """Returns the way of a run."""
+    return (JoinedTurns if joins_turns(spec) else PlannedTurns)(spec, codec, toolbox)
+
+
+def joins_turns(spec: RunSpec) -> bool:
+    """Returns whether turns join what is being decoded: if engines take up responses while they decode others.
+
+    Where a run is exact, vLLM gets planned turns: the last bits of its log-probabilities may depend on the prompts that it reads
+    in the same step, and with joined turns these would come at any time.
+    """
+    engine = spec.rollout.engine
+    if spec.rollout.tools is None or not engine.continuous:
+        return False
+    return not (isinstance(engine, VllmRollout) and spec.is_exact)
 
 
 @dataclass(frozen=True, slots=True)
