@@ -188,7 +188,7 @@ class Killed(BaseException):
     """Simulates the death of the process."""
 
 
-def test_killed_after_every_chunk_samples_are_equal_and_nothing_durable_is_repeated(
+def test_killed_between_chunks_samples_are_equal_and_nothing_durable_is_repeated(
     tmp_path: Path, planned: tuple[bytes, Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected, calls = planned
@@ -198,7 +198,7 @@ def test_killed_after_every_chunk_samples_are_equal_and_nothing_durable_is_repea
     killed = True
     drawn_again = []
     while killed:
-        kill_at += 1
+        kill_at += 3
         written: list[tuple[str, int]] = []
 
         def write(path: Path, table: pa.Table, *more: Any, written: Any = written, last: int = kill_at) -> str:
