@@ -52,7 +52,7 @@ def _asynchrony(roles: Roles) -> Iterator[str]:
     if not spec.asynchrony.lag:
         return
     yield "a step takes the longer of collect and learning, and then a weight sync (asynchrony.lag)"
-    if spec.placement.trainer == SHARED:
+    if spec.placement.trainer == SHARED and not spec.virtual:
         yield "trainer and engines on the same devices together take at least the time that both need there"
     if spec.placement.trainer == LENT:
         yield "engines on devices that the trainer lends generate from when it has learnt"

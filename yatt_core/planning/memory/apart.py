@@ -18,18 +18,21 @@ from yatt_core.spec.sections.placement import APART
 
 
 def devices_apart(roles: Roles, cluster: DescribedCluster, ranks: int) -> int:
-    """Returns the number of devices that only the trainer uses (`placement.trainer: apart`).
+    """Returns the number of devices that only the trainer uses (`placement.trainer: apart`); 0 if it has to share them after all.
 
-    Raises `ConfigurationError` if that leaves none for engines.
+    Raises `ConfigurationError` if a trainer that cannot share devices leaves none for engines.
     """
     if roles.spec.placement.trainer != APART:
         return 0
-    if ranks >= cluster.devices:
-        raise ConfigurationError(
-            f"placement.trainer: apart, but the trainer's {ranks} ranks leave none of {cluster.devices} devices for engines; "
-            f"expected shared, or {layout_of(roles.trainer).key} that needs fewer"
-        )
-    return ranks
+    if ranks < cluster.devices:
+        return ranks
+    layout = layout_of(roles.trainer)
+    if layout.shares:
+        return 0
+    raise ConfigurationError(
+        f"placement.trainer: apart, but the trainer's {ranks} ranks leave none of {cluster.devices} devices for engines; "
+        f"expected shared, or a {layout.key} that leaves some"
+    )
 
 
 def without_first(by_node: Mapping[str, int], count: int) -> dict[str, int]:

@@ -28,7 +28,7 @@ from yatt_core.planning.memory.demand import Demand
 from yatt_core.planning.roles import Roles
 from yatt_core.planning.time.times import TrainingTimes
 from yatt_core.spec.sections.accelerated import VllmRollout
-from yatt_core.spec.sections.placement import LENT
+from yatt_core.spec.sections.placement import LENT, SHARED
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 MOST_INSTANCES = 32
@@ -54,14 +54,14 @@ NO_JUDGE = EngineConstants(
 class BesideTrainer:
     """How engines generate while the trainer learns (`asynchrony.lag`).
 
-    trainer: `placement.trainer`.
+    contends: whether trainer and engines slow each other down on the same devices; those of virtual engines do not.
     lent: number of simulated instances on devices that the trainer lends.
     apart: number of devices of the trainer's own over those of the engines.
     sync_s: seconds for which engines stop to take new weights.
     migrates: whether responses in progress can move to another instance.
     """
 
-    trainer: str
+    contends: bool
     lent: int
     apart: float
     sync_s: float
@@ -148,7 +148,7 @@ def _beside(roles: Roles, demand: Demand, counted: int, devices: int, sync_s: fl
     if spec.placement.trainer == LENT:
         lent = min(counted - 1, max(1, round(demand.ranks * counted / demand.instances)))
     return BesideTrainer(
-        trainer=spec.placement.trainer,
+        contends=spec.placement.trainer == SHARED and not spec.virtual,
         lent=lent,
         apart=demand.apart / devices,
         sync_s=sync_s,

@@ -15,7 +15,6 @@ from yatt_core.placement.seen import PlacementPolicy
 from yatt_core.placement.simulation.campaign import Campaign, draw_iterations, run_campaign, setting_of
 from yatt_core.placement.workload import Scenario
 from yatt_core.planning.time.load import BesideTrainer, Load
-from yatt_core.spec.sections.placement import SHARED
 
 MOST_SPLITS = 8
 WORTH = 0.02
@@ -127,7 +126,7 @@ def _step_beside(beside: BesideTrainer, collect_s: float, train_s: float, workin
     working_s: seconds for which an engine works within `collect_s`, in the mean.
     """
     learn_s = train_s - beside.sync_s
-    both_s = learn_s + working_s if beside.trainer == SHARED else 0.0
+    both_s = learn_s + working_s if beside.contends else 0.0
     return max(collect_s, learn_s, both_s) + beside.sync_s
 
 
