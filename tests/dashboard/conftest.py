@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from db.ledger import Ledger
 from flows.run.home import Home
 from ops.dashboard.app import create_app
 from ops.people.roles import Role
+from ops.preflight.apart import Made, RunRequest, _made
+from ops.preflight.asked import answer_to
 from ops.web.context import Context
 from tests.ops.seeding import seed_run
 
@@ -84,3 +88,17 @@ def ask(client: TestClient, alice: dict[str, str]) -> Ask:
         return client.post(f"/api/v1/runs/{path}", json=body, headers=alice)
 
     return post
+
+
+def made_in_this_process(home: Home, asked: RunRequest) -> Made:
+    """Answers a request as `made_apart` does, through the same JSON, but without a process of its own."""
+    given = json.loads(json.dumps(asdict(asked)))
+    request = RunRequest(**given | {"overrides": tuple(given["overrides"])})
+    return _made(json.loads(json.dumps(answer_to(home, request, lambda _: None))))
+
+
+@pytest.fixture
+def made_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has requests answered in this process: starting another takes seconds, and a few tests try it."""
+    monkeypatch.setattr("ops.dashboard.starting.made_apart", made_in_this_process)
+    monkeypatch.setattr("ops.dashboard.changing.made_apart", made_in_this_process)

@@ -219,8 +219,16 @@ HTTP_WAYS = ["a callback of a module", pytest.param("", marks=pytest.mark.verify
     ],
 )
 def test_who_may_not_author_names_nothing_over_http(
-    client: TestClient, served: Context, traps: Traps, toy_file: str, role: Role, way: str
+    request: pytest.FixtureRequest,
+    client: TestClient,
+    served: Context,
+    traps: Traps,
+    toy_file: str,
+    role: Role,
+    way: str,
 ) -> None:
+    if way:  # where it would run, it would leave a trace all the same
+        request.getfixturevalue("made_here")
     headers = bearer(served, role)
     ways = traps.ways()
     before = served.ledger.run_list.page().total
@@ -254,6 +262,7 @@ def test_an_author_names_what_is_checked_in_a_process_of_its_own(
     assert served.ledger.runs.revision(again.json()["run"]["id"]).spec["seed"] == 7
 
 
+@pytest.mark.usefixtures("made_here")
 def test_contents_of_files_outside_of_the_home_are_not_quoted(
     client: TestClient, served: Context, traps: Traps
 ) -> None:
@@ -274,6 +283,7 @@ def test_contents_of_files_outside_of_the_home_are_not_quoted(
         assert ("in the log of the server" in answer.text) is not is_quoted
 
 
+@pytest.mark.usefixtures("made_here")
 def test_an_operator_starts_what_exists_with_plain_changes(client: TestClient, served: Context, toy_file: str) -> None:
     headers = bearer(served, Role.OPERATOR)
     (served.home.specs / "notes.txt").write_text("no spec")
@@ -290,6 +300,7 @@ def test_an_operator_starts_what_exists_with_plain_changes(client: TestClient, s
     assert client.post("/api/v1/runs", json={"run": "none-1"}, headers=headers).status_code == 404
 
 
+@pytest.mark.usefixtures("made_here")
 def test_a_run_is_forked_and_its_settings_are_changed_over_http(client: TestClient, served: Context) -> None:
     headers = bearer(served, Role.OPERATOR)
     (served.home.run_folder("toy-1") / INPUTS).mkdir()
@@ -359,6 +370,7 @@ def test_a_name_that_no_file_can_have_is_a_mistake(served: Context, length: int)
         assert answer["failure_class"] == "configuration", (text, answer)
 
 
+@pytest.mark.usefixtures("made_here")
 def test_an_operator_cannot_have_other_contents_of_a_file_executed(
     client: TestClient, served: Context, traps: Traps
 ) -> None:
@@ -375,6 +387,7 @@ def test_an_operator_cannot_have_other_contents_of_a_file_executed(
     assert again.status_code == 202, again.text
 
 
+@pytest.mark.usefixtures("made_here")
 def test_values_of_changes_are_neither_answered_nor_recorded(client: TestClient, served: Context) -> None:
     changes = ["tracking.wandb_credential=my-own-key", "no sign of equality"]
     answer = client.post(

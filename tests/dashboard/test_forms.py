@@ -237,6 +237,7 @@ def test_a_run_is_forked_and_its_settings_are_changed_by_form(client: TestClient
     assert made.url.path == "/runs/toy-3" and "The fork was created" in words(check_page(made.text))
 
 
+@pytest.mark.usefixtures("made_here")
 def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
     client: TestClient, served: Context, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,6 +261,7 @@ def test_a_run_is_started_from_a_spec_and_all_its_mistakes_are_shown(
     assert served.ledger.runs.revision("toy-3").digest == toy_spec().digest
 
 
+@pytest.mark.usefixtures("made_here")
 def test_the_warnings_of_a_sound_spec_are_in_the_answer(
     client: TestClient, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -298,6 +300,7 @@ def test_a_spec_that_cannot_be_started_now_stays_in_the_form(
     assert served.ledger.run_list.page().total == 2
 
 
+@pytest.mark.usefixtures("made_here")
 def test_a_new_run_uses_the_present_contents_of_a_reward_file(
     client: TestClient, served: Context, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
