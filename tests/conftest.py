@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
+from tests import matrix
 from tests.grouping import VARIABLE, InOrder, sort_by_group
 from tests.quick import is_long, needs_more, refuse_processes
 
@@ -50,6 +51,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Hypothesis checks no deadlines: how long an example takes depends on what else the machine is doing.
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("gate", deadline=None, max_examples=matrix.GATE_EXAMPLES)
 settings.load_profile("untimed")
 
 
@@ -59,6 +61,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="leave out tests that need a process, server, ledger, Ray or training, or are long",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not verify" in config.getoption("markexpr"):
+        matrix.leave_out_matrices()
+        settings.load_profile("gate")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

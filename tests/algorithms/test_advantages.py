@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from tests.algorithms.spreading import spread
 from tests.algorithms.test_gae import published
+from tests.matrix import examples
 from yatt_core.algorithms.advantages.base import Advantage, RewardBatch, batch_deviation
 from yatt_core.algorithms.advantages.registry import AdvantageSpec
 from yatt_core.algorithms.moments import group_moments
@@ -156,7 +157,7 @@ def advantage(**tree: Any) -> Advantage:
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(batch=batches())
 def test_advantages_are_the_formulas(name: str, batch: RewardBatch) -> None:
     tree, formula = CASES[name]

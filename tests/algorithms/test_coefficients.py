@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.engines.train.support import make_spec
+from tests.matrix import examples
 from yatt_core.algorithms.entropy.adaptive import AdaptiveEntropy
 from yatt_core.algorithms.entropy.clip_cov import CovarianceClip
 from yatt_core.algorithms.kl.adaptive import AdaptiveKl
@@ -37,7 +38,7 @@ def test_the_entropy_coefficient_rises_below_the_target_and_is_not_applied_above
     assert state["entropy"] == pytest.approx(0.1), "c falls by a step above the target, and never below 0"
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(0, 40), st.floats(0.01, 1.0))
 def test_covariance_clipping_is_the_published_choice(seed: int, tokens: int, fraction: float) -> None:
     noise = np.random.default_rng(seed)

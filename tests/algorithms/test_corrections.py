@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from tests.algorithms.ragged import Reference, Step, algorithm, assert_parity, found, steps
+from tests.matrix import examples
 from yatt_core.algorithms.corrections.registry import CorrectionSpec
 from yatt_core.engines.train.steps.learner import update_metrics
 
@@ -44,7 +45,7 @@ def corrected(step: Step, correction: dict[str, Any], with_old: bool) -> Referen
 
 @pytest.mark.parametrize("with_old", [True, False], ids=["several-steps", "one-step"])
 @pytest.mark.parametrize("correction", CORRECTIONS, ids=lambda one: f"{one['kind']}-{one['by']}")
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(step=steps())
 def test_loss_gradient_and_metrics_are_the_formulas(correction: dict[str, Any], with_old: bool, step: Step) -> None:
     spec = algorithm(importance_correction=correction)
@@ -78,7 +79,7 @@ def test_every_correction_of_the_registry_is_compared() -> None:
     assert {member.model_fields["kind"].default for member in members} == {one["kind"] for one in CORRECTIONS}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(step=steps())
 def test_off_policy_masking_is_the_formula(step: Step) -> None:
     def masked(fixed: np.ndarray, i: int) -> np.ndarray:
@@ -100,7 +101,7 @@ def test_off_policy_masking_is_the_formula(step: Step) -> None:
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("unbiased", [False, True])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(step=steps())
 def test_the_kl_in_the_loss_is_the_formula(unbiased: bool, estimator: str, step: Step) -> None:
     def losses(new: np.ndarray, _: np.ndarray, i: int) -> np.ndarray:

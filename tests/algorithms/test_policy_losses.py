@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 
 from tests.algorithms.ragged import Reference, Step, algorithm, assert_parity, found, steps
+from tests.matrix import examples
 from yatt_core.algorithms.losses.registry import LossSpec
 
 BOUND = 20.0
@@ -109,7 +110,7 @@ NAMES = ["clip", "dual_clip", "gspo", "gmpo", "cispo", "dppo-tv", "dppo-kl", "sa
 
 
 @pytest.mark.parametrize(("loss", "formula"), CASES, ids=NAMES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(step=steps())
 def test_loss_and_gradient_are_the_formulas(loss: dict[str, Any], formula: Any, step: Step) -> None:
     assert_parity(algorithm(loss=loss), step, formula(step))
@@ -117,7 +118,7 @@ def test_loss_and_gradient_are_the_formulas(loss: dict[str, Any], formula: Any, 
 
 @pytest.mark.verify
 @pytest.mark.parametrize(("loss", "formula"), CASES, ids=NAMES)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(step=steps(token_advantages=True))
 def test_loss_and_gradient_with_advantages_of_tokens(loss: dict[str, Any], formula: Any, step: Step) -> None:
     assert_parity(algorithm(loss=loss), step, formula(step))

@@ -23,6 +23,7 @@ from tests.algorithms.test_policy_losses import CASES as LOSSES
 from tests.algorithms.test_policy_losses import NAMES, clip
 from tests.algorithms.trained import TASK, Case, Trained, all_masked, cases, edge_case, trained
 from tests.engines.train.support import MAX_NEW_TOKENS, make_spec
+from tests.matrix import examples
 from yatt_core.algorithms.advantages.registry import AdvantageSpec
 from yatt_core.algorithms.corrections.registry import CorrectionSpec
 from yatt_core.algorithms.entropy.registry import EntropySpec
@@ -163,7 +164,7 @@ def test_an_update_is_the_formulas_on_any_ranks(name: str, case: Case, shape: Pl
 
 @pytest.mark.verify
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(case=cases(), shape=shapes())
 def test_an_update_is_the_formulas_in_many_more_cases(name: str, case: Case, shape: PlanShape) -> None:
     check(name, case, shape)

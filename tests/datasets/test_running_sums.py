@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.datasets import gym
 from yatt_core.datasets.running_sums import RunningSumsConfig, is_random_pair
 from yatt_core.errors import ConfigurationError, DataError
@@ -102,7 +103,7 @@ def test_which_steps_are_wrong(steps, wrong):
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_step_is_wrong_if_it_does_not_follow_from_the_one_before(numbers, data):
     written = data.draw(st.lists(st.integers(0, 9), min_size=len(numbers), max_size=len(numbers)))
     expected = [(before + n) % 10 != w for before, n, w in zip([0, *written], numbers, written, strict=False)]

@@ -14,6 +14,7 @@ import ray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.dispatch import generation
 from yatt_core.dispatch.generation import GenerationStream
 from yatt_core.dispatch.in_flight import BytesInFlight, bytes_of
@@ -134,7 +135,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch):
     return stream
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(1, 9000), st.integers(0, 1000), st.integers(0, 5)
 )

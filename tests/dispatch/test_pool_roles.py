@@ -9,6 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.matrix import examples
 from tests.placement.recorded_run import judged_spec
 from yatt_core.dispatch.pool import pool_setting
 from yatt_core.dispatch.queue import AdmissionLimits, DispatchQueue
@@ -110,7 +111,7 @@ class Changing(RuleBasedStateMachine):
         assert self.queue.waiting(ROLLOUT) == self.queue.waiting(JUDGE) == 0
 
 
-Changing.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Changing.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestChanging = Changing.TestCase
 
 

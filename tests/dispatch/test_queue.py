@@ -7,6 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.matrix import examples
 from yatt_core.dispatch.queue import AdmissionLimits, DispatchQueue, Ticket
 from yatt_core.placement.actions import JUDGE, ROLLOUT, HandOver
 
@@ -93,7 +94,7 @@ class Dispatching(RuleBasedStateMachine):
         assert self.queue.waiting(ROLLOUT) == 0
 
 
-Dispatching.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Dispatching.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestDispatching = Dispatching.TestCase
 
 

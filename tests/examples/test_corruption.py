@@ -6,12 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.judge.corruption import Corruption
+from tests.matrix import examples
 
 WORDS = ["nus", "noom", "tac", "god", "llab"]
 
 
 @given(st.integers(0, 2**64 - 1), st.sampled_from(WORDS), st.text(max_size=20))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_wrong_answer_is_wrong_and_a_function_of_its_seed(seed, answer, prompt):
     corruption = Corruption(WORDS, ["Spell sun backward:"])
     made = corruption.wrong(seed, answer, prompt)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.experience.tables import SCORES, experience
+from tests.matrix import examples
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import batch_of_table, load_batch, load_table
 from yatt_core.experience.shard_log import ShardLog
@@ -70,7 +71,7 @@ def test_arrays_have_types_and_writable_buffers_for_torch(tmp_path, shards):
     assert all(array.flags.writeable for array in arrays)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.integers(0, 11), max_size=20))
 def test_take_returns_the_requested_rows(indices):
     assert_rows(BATCH.take(np.array(indices, dtype=np.int64)), [ROWS[i] for i in indices])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.spec.trees import spec
 from yatt_core.errors import InfrastructureError
 from yatt_core.experience.slicing import (
@@ -110,7 +111,7 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs)
 def test_nothing_is_dropped_and_the_lengths_learnt_from_are_those_drawn(run: DrawnRun) -> None:
     for iteration in range(1, run.rule.iterations + 1):
@@ -124,7 +125,7 @@ def test_nothing_is_dropped_and_the_lengths_learnt_from_are_those_drawn(run: Dra
     assert run.most <= run.rule.in_flight
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs)
 def test_tokens_are_no_older_than_the_bound_and_each_response_draws_in_few_iterations(run: DrawnRun) -> None:
     for iteration in range(1, run.rule.iterations + 1):
@@ -136,7 +137,7 @@ def test_tokens_are_no_older_than_the_bound_and_each_response_draws_in_few_itera
                 assert drawn[-1] - group.iteration + 1 <= run.rule.most
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs)
 def test_a_group_that_completed_earlier_is_learnt_from_earlier(run: DrawnRun) -> None:
     for iteration in range(1, run.rule.iterations + 1):

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.experience.tables import PARTS, experience
+from tests.matrix import examples
 from yatt_core.digests import experience_digest_of_iteration
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import batch_of_table
@@ -76,7 +77,7 @@ def test_digest_is_pinned_because_ledgers_store_it():
     assert digest == "5c7abe8b3c19d19ac76a443c827e1d29ef34cccb0195914cf7ce50bd09d14cf5"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.permutations(range(12)), st.sets(st.integers(1, 11)), st.permutations(range(TABLE.num_columns)))
 def test_digest_and_sums_are_independent_of_row_order_chunking_and_column_order(rows, cuts, columns):
     shuffled = TABLE.take(pa.array(rows)).select([TABLE.column_names[i] for i in columns])
@@ -89,7 +90,7 @@ def test_digest_and_sums_are_independent_of_row_order_chunking_and_column_order(
     assert sums_of(canonical_table(chunked)) == sums_of(TABLE)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(1, 3))
 def test_iteration_digest_is_independent_of_how_prompts_are_spread_over_files(cut):
     spread = group_digests(TABLE.slice(0, 3 * cut)) + group_digests(TABLE.slice(3 * cut))

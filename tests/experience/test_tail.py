@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.spec.trees import ROOT, spec
 from yatt_core.experience.slicing import (
     DrawnGroup,
@@ -148,7 +149,7 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(runs)
 def test_it_learns_from_the_groups_that_are_complete_first_token_by_token(run: TailRun) -> None:
     """Also the property that how far engines draw at a time decides nothing."""
@@ -157,7 +158,7 @@ def test_it_learns_from_the_groups_that_are_complete_first_token_by_token(run: T
     assert run.ordinals == token_by_token(run.rule, run.lengths)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(runs)
 def test_nothing_is_dropped_and_the_lengths_learnt_from_are_those_drawn(run: TailRun) -> None:
     for iteration in range(1, ITERATIONS + 1):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.guards.findings import Finding, MetricValue
 from yatt_core.guards.judging import GuardEvaluator, History
 from yatt_core.guards.memory import CreepingMemoryRule, memory_metric
@@ -46,7 +47,7 @@ def usual(kind: str, chance: random.Random) -> list[float]:
     return [value + each for value, each in zip(shapes[kind], noise, strict=True)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.sampled_from(QUIET), st.integers(0, 1000))
 def test_what_is_usual_raises_no_alarm(kind: str, seed: int) -> None:
     assert ever(usual(kind, random.Random(seed))) is None

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.judges.parts import generative
+from tests.matrix import examples
 from yatt_core.judges.critiques import wrong_steps_in
 from yatt_core.judges.parsing import parser_of
 from yatt_core.judges.template import filled_text
@@ -60,14 +61,14 @@ def test_what_is_read(answer, wrong):
 
 
 @given(st.text(st.sampled_from("[],0123456789 \n-x"), max_size=60), st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_answer_names_steps_or_nothing(answer, steps):
     found = wrong_steps_in(answer, steps)
     assert found is None or all(1 <= number <= steps for number in found)
 
 
 @given(st.frozensets(st.integers(1, 12)), st.text(st.characters(exclude_categories=("Cs",)), max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_list_at_the_end_is_read_whatever_precedes_it(wrong, before):
     assert wrong_steps_in(f"{before}{sorted(wrong)}", 12) == wrong
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tests.judges.parts import generative
+from tests.matrix import examples
 from yatt_core.judges.parsing import answer_parser, parser_of
 from yatt_core.spec.rewards.parsing import Number, Pattern, YesNo
 
@@ -76,7 +77,7 @@ def test_what_is_read(spec, text, score):
 
 
 @given(TEXTS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_text_gives_a_score_within_bounds_or_none(text):
     for spec in PARSERS:
         score = parser_of(spec)(text)
@@ -86,7 +87,7 @@ def test_any_text_gives_a_score_within_bounds_or_none(text):
 
 
 @given(st.floats(-9.75, 9.75), TEXTS.filter(lambda text: not any(c.isalnum() for c in text)))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_a_number_that_is_written_is_read(number, around):
     written = f"{number:.4f}"
     assert parser_of(Number(minimum=-10, maximum=10))(f"{around} {written} {around}") in (float(written), None)

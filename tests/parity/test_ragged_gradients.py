@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from tests.engines.train.support import MAX_NEW_TOKENS, batch_of, make_model_folder, make_spec, random_task
+from tests.matrix import examples
 from yatt_core.engines.train.model.forward import PolicyForward
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.engines.train.ranks.collective import Collective
@@ -172,7 +173,7 @@ def splits(draw: st.DrawFn, samples: int = 24) -> StepPlan:
 
 
 @pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=splits())
 def test_any_cut_into_ranks_and_micro_batches_gives_the_gradient_of_the_formula(
     folder: Path, batch: ExperienceBatch, aggregation: str, plan: StepPlan

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.asynchrony.devices import Devices, collected, engines_beside, stepped
 from benchmarks.placement_lower_bound import overlapped_lower_bound, wave_lower_bound
+from tests.matrix import examples
 from tests.placement.workloads import small
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.policies.curve import CurvePolicy, Knobs
@@ -78,7 +79,7 @@ runs = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(runs, slicings)
 def test_slices_drop_nothing_and_keep_the_bound(workload: Scenario, slices: Slices) -> None:
     supply = Noting(workload)
@@ -99,7 +100,7 @@ def test_slices_drop_nothing_and_keep_the_bound(workload: Scenario, slices: Slic
     assert drawn == ended + sum(response.done for one in run.in_flight for response in one.responses)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(runs, st.integers(9, 24))
 def test_tail_rounds_drop_nothing_and_keep_the_bound(workload: Scenario, started: int) -> None:
     rounds = TailRounds(8, started)
@@ -135,7 +136,7 @@ def test_what_was_drawn_under_older_weights_is_read_again() -> None:
     assert last == replace(work, first=True, prompt=10 + 8 + 6, turns=(5,), waits=(), judge=(7,))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 1000), slicings, st.integers(2, 6), st.floats(0.2, 3.0))
 def test_what_an_iteration_contains_does_not_depend_on_the_engines(
     seed: int, slices: Slices, devices: int, speed: float
@@ -205,7 +206,7 @@ def test_streamed_groups_come_in_the_order_of_tokens_as_soon_as_it_is_known() ->
     assert streamed_seconds(groups, learner) == pytest.approx(collect_s + 0.031 + 1.0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 1000), st.floats(1e-5, 1e-2), st.integers(2, 5))
 def test_streaming_never_changes_the_order_and_never_takes_longer(seed: int, token_s: float, devices: int) -> None:
     workload = tailed(seed, devices=devices)
@@ -226,7 +227,7 @@ def test_a_streamed_group_waits_for_its_turn_and_its_rewards() -> None:
     assert streamed_seconds([early, late], Learner(fixed_s=3.0, token_s=0.1)) == 9.5
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 1000), slicings.filter(lambda slices: slices.tokens is not None))
 def test_mean_staleness_is_its_closed_form(seed: int, slices: Slices) -> None:
     """Over a run that ends with nothing in flight, what iterations hold and what groups spend are the same sum."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.matrix import examples
 from tests.parity.families import Family, make_folder
 from tests.prompts.questions import question
 from tests.prompts.test_chat_template import CHATML, codec
@@ -174,7 +175,7 @@ def test_a_learnt_reply_keeps_its_tags_and_no_other_control_tokens(made: PromptC
 PIECES = st.sampled_from([*CONTROL, "<", "|", "im_end", "|>", "<|im_", "end|>", "\ufdd0", " ", "\n", "a"])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(PIECES, max_size=12))
 def test_no_guarded_text_makes_a_control_token_and_every_one_reads_as_written(
     made: PromptCodec, pieces: list[str]

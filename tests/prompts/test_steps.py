@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.matrix import examples
 from yatt_core.prompts.steps import TokenSteps, split_steps
 from yatt_core.spec.rewards.steps import BlankLines, Lines, Marker
 
@@ -45,7 +46,7 @@ def test_where_a_text_is_cut(split, text, steps):
 
 
 @given(TEXTS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_steps_are_the_text_and_none_of_several_is_blank(text):
     for split in SPLITS:
         steps = split_steps(text, split)
@@ -72,7 +73,7 @@ def pairs():
 
 
 @given(TEXTS, st.lists(st.integers(0, 289), max_size=20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_token_belongs_to_exactly_one_step(pairs, text, noise):
     def decode(ids):
         return pairs.decode(ids.tolist(), skip_special_tokens=True)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.inputs.example_specs import SPELL, SUM, run_spec
+from tests.matrix import examples
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.stream import Cursor, apportion, draw, epoch_order, locate
 
@@ -17,7 +18,7 @@ MIXTURE = run_spec({**SPELL, "weight": 3.0}, {**SUM, "weight": 1.0}).data
 
 
 @given(seed=st.integers(0, 2**70), counts=st.lists(st.integers(0, 40), max_size=6))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_split_draws_equal_one_draw(seed, counts):
     start = Cursor.start(MIXTURE)
     whole, end = draw(MIXTURE, seed, start, sum(counts))
@@ -35,7 +36,7 @@ def test_split_draws_equal_one_draw(seed, counts):
 
 
 @given(seed=st.integers(0, 2**70), source=st.integers(0, 5), epoch=st.integers(0, 10**6), size=st.integers(1, 300))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_epoch_is_a_permutation(seed, source, epoch, size):
     assert sorted(epoch_order(seed, source, epoch, size)) == list(range(size))
 
@@ -87,7 +88,7 @@ def test_shares_are_whole_and_complete(total, weights):
     sizes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
     counts=st.lists(st.integers(0, 12), min_size=1, max_size=8),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_epochs_are_complete_wherever_the_draws_are_cut(seed, sizes, counts):
     """However the draws are split, each source yields every row once per epoch, in that epoch's order."""
     cursor = Cursor.start(MIXTURE)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.prompts.prompt import Completion
 from yatt_core.prompts.reading import Reading
 from yatt_core.prompts.steps import StepText, TokenSteps, split_steps
@@ -19,7 +20,7 @@ TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
 
 @given(TEXTS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_spans_of_the_final_text_are_the_final_text(text):
     for marks in (THINK, CHANNELS):
         spans = final_spans(text, marks)

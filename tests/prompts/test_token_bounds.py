@@ -12,6 +12,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from tests.inputs.example_specs import SPELL, run_spec
+from tests.matrix import examples
 from tests.models.folders import make_folder
 from yatt_core.input_building.lengths import bound_of
 from yatt_core.prompts.codec import PromptCodec, open_codec
@@ -92,7 +93,7 @@ def tokenizer_of(normalizer: str, cut: str, merges: int, added: tuple[str, ...],
     return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<unk>")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.sampled_from(sorted(NORMALIZERS)), st.sampled_from(sorted(CUTS)), st.sampled_from([0, 60]),
     st.lists(st.sampled_from(ADDED), unique=True).map(tuple), st.booleans(), st.lists(TEXTS, min_size=1, max_size=8),
@@ -152,7 +153,7 @@ def codec(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, PromptCodec]:
     return spec, found
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     TEXTS.filter(bool),
     st.lists(st.tuples(st.sampled_from(["system", "user", "assistant"]), TEXTS | st.just("<|im_end|>")), max_size=4),

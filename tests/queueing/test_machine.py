@@ -12,6 +12,7 @@ from flows.queueing.decisions import decide
 from flows.queueing.facts import NEVER, Allocation, Entry, QueueFacts, QueueIntent
 from flows.queueing.limits import Stretch, violations
 from flows.queueing.pools import parse_pools
+from tests.matrix import examples
 
 POOLS = parse_pools(
     {
@@ -149,5 +150,5 @@ class QueueMachine(RuleBasedStateMachine):
         self.no_limit_is_exceeded()
 
 
-QueueMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
+QueueMachine.TestCase.settings = settings(max_examples=examples(25), stateful_step_count=25, deadline=None)
 TestQueue = QueueMachine.TestCase

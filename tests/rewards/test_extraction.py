@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.rewards import scored
 from tests.rewards.scored import part, totals
 from yatt_core.errors import DataError
@@ -77,7 +78,7 @@ VALUES = st.decimals(allow_nan=False, allow_infinity=False, places=3, min_value=
 
 
 @given(VALUES, st.sampled_from(DASHES), st.sampled_from(["", ",", "{,}", r"\,", "\u2009", "\u202f"]), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_number_is_the_same_however_it_is_written(value, dash, separator, currency):
     digits = f"{abs(value):,.3f}".replace(",", separator)
     written = f"{dash if value < 0 else ''}{'$' if currency else ''}{digits}"
@@ -108,7 +109,7 @@ def test_a_numeral_has_a_base_and_digits_of_it(text, value):
 
 
 @given(st.text(alphabet="0123456789.,-+eE$%\\{} !\u2212\u2009abc", max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_text_has_a_last_number_that_is_one_or_none(text):
     found = last_number(text)
     assert (found is None) == (not any(letter.isdigit() for letter in text))

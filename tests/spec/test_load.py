@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.spec.trees import refusal, tells, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
@@ -320,7 +321,7 @@ rewards: {parts: [{name: exact, function: exact_match}]}
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(alphabet="ab:-[]{}&*!|>'\"%@,? \n\t01e.~<", max_size=25))
 def test_any_text_is_a_value_or_a_refusal_in_one_line(text):
     try:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.spec.trees import VIRTUAL, mistakes, tells, tree
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.spec import RunSpec, parse_spec
@@ -235,7 +236,7 @@ TAGS = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(PLACES, JSON)
 def test_anything_at_any_place_is_a_spec_or_a_readable_refusal(place, value):
     changed = tree(**{place: value})

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from tests.spec.trees import refusal, tells, tree, write
 from yatt_core.errors import ConfigurationError
 from yatt_core.spec import load_spec
@@ -137,7 +138,7 @@ def test_the_original_tree_is_not_modified():
     assert below == {"a": [{"b": 1}], "c": None}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(alphabet="ab.=0[]{}: '\"!-\n", max_size=16))
 def test_any_text_sets_something_or_is_refused_by_name(text):
     try:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.errors import ConfigurationError
 from yatt_core.supervisor.services import RestartPolicy, ServiceLife, ServiceSpec, ServiceState, fill
 
@@ -18,7 +19,7 @@ policies = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(policies, st.booleans(), st.lists(st.tuples(st.floats(0.0, 60.0), st.booleans()), max_size=40))
 def test_restarts_keep_the_back_off_and_the_budget(policy, restart, events):
     """Each event: some seconds pass, then the service becomes ready or dies, as its state allows."""

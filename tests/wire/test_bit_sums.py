@@ -8,6 +8,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.wire.bit_sums import BLOCK_BYTES as BLOCK
 from yatt_core.wire.bit_sums import (
     BLOCK_WORDS,
@@ -47,7 +48,7 @@ def plain_sums(data: bytes) -> list[int]:
     return found
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @example(size=2 * BLOCK + 1003, seed=1, at_a_time=2)
 @given(size=st.integers(0, 70), seed=SEEDS, at_a_time=st.integers(1, 4))
 def test_array_and_tensor_have_the_sums_of_the_definition(size: int, seed: int, at_a_time: int) -> None:
@@ -58,7 +59,7 @@ def test_array_and_tensor_have_the_sums_of_the_definition(size: int, seed: int, 
     assert sums_on_device(torch.from_numpy(data), at_a_time) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(size=SIZES, seed=SEEDS, cut=st.floats(0, 1))
 def test_parts_may_be_added_in_any_order(size: int, seed: int, cut: float) -> None:
     """The low sums of disjoint parts, with zeros elsewhere, add up to those of the whole, wherever it is cut."""
@@ -71,7 +72,7 @@ def test_parts_may_be_added_in_any_order(size: int, seed: int, cut: float) -> No
     assert [(one + other) % MODULUS for one, other in zip(lows[0], lows[1], strict=True)] == lows[2]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(size=SIZES.filter(bool), seed=SEEDS, draw=st.data())
 def test_any_changed_bit_changes_the_sums(size: int, seed: int, draw: st.DataObject) -> None:
     data = noise(size, seed)
@@ -81,7 +82,7 @@ def test_any_changed_bit_changes_the_sums(size: int, seed: int, draw: st.DataObj
 
 
 @pytest.mark.parametrize("width", NUMBERS)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(draw=st.data())
 def test_two_numbers_that_have_changed_places_change_the_sums(width: int, draw: st.DataObject) -> None:
     """Also numbers that differ in a single bit, far apart in a block or in different blocks."""

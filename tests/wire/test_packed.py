@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests.matrix import examples
 from yatt_core.protocols.generation import GeneratePiece, GenerateRequest, GenerateResult, support_fields
 from yatt_core.wire.packed import ALIGNMENT, PackedArrays, flatten, pack_arrays, split
 from yatt_core.wire.support import Support
@@ -27,7 +28,7 @@ def same(first, second) -> bool:
     return (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(TENSORS)
 def test_round_trip_in_order_and_aligned(tensors):
     packed = pack_arrays(tensors)

@@ -15,6 +15,7 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
+from tests.matrix import examples
 from yatt_core.engines.noise import uniforms
 from yatt_core.engines.rollout.torch.sampling import draw, greedy, penalised, support_of, truncated
 
@@ -120,7 +121,7 @@ def processors(prompt, stops, temperature=1.0, top_p=1.0, top_k=0, min_p=0.0, pe
     return made
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     seed=st.integers(0, 2**31),
     spread=st.floats(0.1, 8.0),
@@ -158,7 +159,7 @@ def test_top_k_keeps_tokens_as_likely_as_the_last_of_them():
     assert torch.isfinite(found).tolist() == [[False, True, True, True, False]]
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     seed=st.integers(0, 1000),
     top_p=st.one_of(st.just(1.0), st.floats(0.05, 0.99)),

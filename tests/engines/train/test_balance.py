@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.matrix import examples
 from yatt_core.engines.train.steps import balance
 from yatt_core.engines.train.steps.balance import balance_equal, pack
 from yatt_core.errors import ConfigurationError
@@ -29,7 +30,7 @@ def unevenness(lengths, shares) -> float:
     return max(loads) / (sum(loads) / len(loads))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lengths_lists, st.integers(1, 12))
 def test_equal_counts(lengths, ranks):
     shares = balance_equal(lengths, ranks)
@@ -42,7 +43,7 @@ def test_equal_counts(lengths, ranks):
     assert all(np.array_equal(a, b) for a, b in zip(shares, again, strict=True))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(lengths_lists, st.integers(0, 9000))
 def test_bins_hold_their_capacity_and_none_could_be_merged(lengths, spare):
     capacity = int(lengths.max(initial=1)) + spare

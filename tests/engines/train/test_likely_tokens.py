@@ -29,6 +29,7 @@ from tests.engines.train.support import (
 )
 from tests.engines.train.test_sampler_support import replaying_spec, sampled_task
 from tests.engines.train.test_teachers import TEMPERATURE, TEMPLATE, folder_of, shown_task
+from tests.matrix import examples
 from tests.needs import NEEDS_MEGATRON
 from yatt_core.algorithms.distillation import (
     NO_TOKEN,
@@ -97,7 +98,7 @@ def plain_divergence(student: torch.Tensor, teacher: torch.Tensor, count: int) -
     return torch.stack(found)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 9), rows=st.integers(1, 4), spread=st.floats(0.1, 6.0))
 def test_the_divergence_and_its_gradient_equal_the_formula(seed: int, count: int, rows: int, spread: float) -> None:
     noise = np.random.default_rng(seed)
@@ -136,7 +137,7 @@ def test_tails_without_mass_and_sharp_distributions_stay_finite() -> None:
         assert value.tolist() == pytest.approx([np.log(2.0), 0.0], abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(seed=st.integers(0, 10_000), count=st.integers(1, 6), members=st.integers(2, 4))
 def test_a_mixture_lists_the_likeliest_of_those_that_any_teacher_names(seed: int, count: int, members: int) -> None:
     noise = np.random.default_rng(seed)

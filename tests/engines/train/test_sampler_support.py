@@ -27,6 +27,7 @@ from tests.engines.train.support import (
     update,
     write_shards,
 )
+from tests.matrix import examples
 from tests.needs import NEEDS_MEGATRON
 from tests.spec.trees import VIRTUAL, mistakes
 from yatt_core.engines.rollout.torch.engine import TorchRolloutEngine
@@ -186,7 +187,7 @@ def test_values_and_gradients_equal_a_computation_over_the_support_alone(
         np.testing.assert_allclose(parameter.grad, wanted[name].grad, rtol=2e-5, atol=3e-5, err_msg=name)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(seed=st.integers(0, 10_000), tokens=st.integers(1, 9), temperature=st.sampled_from([1.0, 0.6]))
 def test_the_dense_heads_gradient_is_the_finite_difference(seed: int, tokens: int, temperature: float) -> None:
     noise = np.random.default_rng(seed)

@@ -27,6 +27,7 @@ from tests.engines.train.support import (
     update,
     write_shards,
 )
+from tests.matrix import examples
 from tests.spec.trees import VIRTUAL, mistakes, spec
 from yatt_core.algorithms.distillation import mixed_log_probs
 from yatt_core.errors import DataError
@@ -76,7 +77,7 @@ def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     st.integers(0, 5),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_mixture_has_the_weighted_mean_of_the_probabilities(weights: list[float], count: int, seed: int) -> None:
     found = np.random.default_rng(seed).uniform(-60.0, 0.0, (len(weights), count)).astype(np.float32)
     expected = np.log(np.average(np.exp(found.astype(np.float64)), axis=0, weights=weights))

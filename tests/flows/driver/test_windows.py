@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from flows.driver.windows import Window, check_timezone, parse_duration, waits
 from flows.schedule.schedule_times import cron_schedule, interval_schedule, upcoming
+from tests.matrix import examples
 from yatt_core.errors import ConfigurationError
 
 ZONES = (
@@ -53,7 +54,7 @@ minutes_of_day = st.integers(0, 24 * 60 - 1)
 lengths = st.one_of(st.none(), st.integers(1, 48 * 60).map(lambda minutes: timedelta(minutes=minutes)))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(around_a_change(), minutes_of_day, lengths)
 def test_daily_windows_keep_the_hour_and_never_overlap(
     place: tuple[str, datetime], minute: int, longest: timedelta | None
@@ -77,7 +78,7 @@ def near_a_change(moment: datetime, zone: str) -> bool:
     return offset(moment - hours, zone) != offset(moment + hours, zone)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(around_a_change(), st.integers(1, 72 * 60))
 def test_windows_of_an_interval_never_overlap(place: tuple[str, datetime], minutes: int) -> None:
     zone, begin = place
@@ -90,7 +91,7 @@ def test_windows_of_an_interval_never_overlap(place: tuple[str, datetime], minut
         assert {later - earlier for earlier, later in pairwise(starts)} == {timedelta(minutes=minutes)}
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(around_a_change(), st.integers(1, 3), st.integers(0, 800))
 def test_an_interval_of_days_keeps_the_clock_time_whenever_it_is_planned(
     place: tuple[str, datetime], days: int, later: int

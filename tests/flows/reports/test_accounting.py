@@ -16,6 +16,7 @@ from db.write.records import ShardRow
 from flows.reports.accounting import BETWEEN_PHASES, BUCKETS, Accounts, accounts_of
 from flows.reports.advice import Advice, advise
 from tests.db.tools import SimulatedClock, commit_of, holder
+from tests.matrix import examples
 from yatt_core.checkpoints.interval import checkpoint_interval, overhead
 
 PHASES = {"place": 0.0, "collect": 60.0, "prepare": 8.0, "learn": 20.0, "sync": 4.0, "commit": 1.0}
@@ -293,7 +294,7 @@ def attempts_of(draw: st.DrawFn, number: int, terms: list[int]) -> AttemptTimes:
     )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(histories())
 def test_the_buckets_share_the_wall_time_without_gap_or_overlap(history: RunHistory) -> None:
     accounts = accounts_of(history)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from ops.preflight import row_pool, row_trial
 from ops.preflight.row_trial import LOGGER, RowsTried, try_first_rows, try_rows
 from ops.preflight.tried_rows import TriedRows
+from tests.matrix import examples
 from tests.rewards.test_code_tests import ISOLATION
 from yatt_core.errors import ConfigurationError
 from yatt_core.prompts.prompt import Prompt
@@ -213,7 +214,7 @@ DIGESTS = st.lists(st.text("0123456789abcdef", min_size=64, max_size=64), max_si
 
 
 @given(DIGESTS, DIGESTS, st.binary(max_size=40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_a_torn_file_of_verdicts_forgets_but_never_invents(
     tmp_path_factory: Any, kept: Any, other: Any, torn: bytes
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ops.starter.peers.entries import List
 from ops.starter.peers.programs import PROGRAMS
 from ops.starter.peers.translating import Translation
+from tests.matrix import examples
 from tests.ops.starter.peers.reading import at, keys_in, of_keys
 from yatt_core.errors import ConfigurationError
 
@@ -20,7 +21,7 @@ MADE_UP = st.from_regex(r"made_up_[a-z]{1,8}", fullmatch=True)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_each_key_is_in_exactly_one_list(program: str, data: st.DataObject) -> None:
     known: dict[str, Any] = PROGRAMS[program].defaults
