@@ -19,7 +19,7 @@ from ops.dashboard.app import create_app
 from ops.people.openid import LIFETIME_SECONDS
 from ops.people.sign_in_settings import FILE, read_settings
 from ops.web.context import Context
-from tests.dashboard.conftest import ORIGIN
+from tests.dashboard.conftest import ORIGIN, application
 from tests.dashboard.pages import BROWSER
 from tests.openid_provider import CLIENT_ID, CLIENT_SECRET, Provider, running_provider
 from yatt_core.errors import ConfigurationError
@@ -65,7 +65,10 @@ def browser(home: Home, provider: Provider, monkeypatch: pytest.MonkeyPatch) -> 
     """Yields a browser of the dashboard, which keeps cookies."""
     monkeypatch.setenv("YATT_TEST_CLIENT_SECRET", CLIENT_SECRET)
     (home.folder / FILE).write_text(SETTINGS.format(issuer=provider.issuer))
-    with TestClient(create_app(home), base_url=ORIGIN, headers=BROWSER, follow_redirects=False) as client:
+    with (
+        application(home) as app,
+        TestClient(app, base_url=ORIGIN, headers=BROWSER, follow_redirects=False) as client,
+    ):
         yield client
 
 
