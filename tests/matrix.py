@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 FEW = 10
-"""Examples that a property is tried on at least, if it is tried on so many at all."""
+"""Examples on which a property is tried in any case."""
 GATE_EXAMPLES = 25
 """Examples of a property that gives no number, in a session without the full matrices."""
 _is_whole = True
@@ -22,9 +22,12 @@ def leave_out_matrices() -> None:
     _is_whole = False
 
 
-def examples(number: int) -> int:
-    """Returns the number of examples of a property: all in `make verify`, a quarter of them in `make test`."""
-    return number if _is_whole else min(number, max(FEW, number // 4))
+def examples(number: int, least: int = FEW) -> int:
+    """Returns the number of examples of a property: all in `make verify`, a quarter of them in `make test`.
+
+    least: how many there are in any case, if there are so many at all.
+    """
+    return number if _is_whole else min(number, max(least, number // 4))
 
 
 def in_verify(*values: Any) -> list[Any]:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, STOP, prompts_of, request_of, result_digest, rows_of
+from tests.matrix import in_verify
 from tests.needs import NEEDS_VLLM
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.protocols.generation import FINISHED_LENGTH, FINISHED_STOP
@@ -59,7 +60,7 @@ def test_a_fresh_process_gives_the_same_bits(case):
     assert subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout == expected
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("temperature", [0.7, *in_verify(1.0)])
 def test_a_response_does_not_depend_on_its_batch(case, temperature):
     lengths = np.random.default_rng(1).integers(1, 90, 160)
     lengths[:4] = [1, 8, 300, 200]

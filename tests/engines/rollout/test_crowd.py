@@ -24,6 +24,7 @@ from tests.engines.rollout.cases import (
     torch_case,
     weights_of,
 )
+from tests.matrix import examples
 from yatt_core.engines.rollout.torch.continuous import ContinuousTorchEngine
 from yatt_core.engines.rollout.torch.crowd import Crowd, CrowdCall
 from yatt_core.engines.rollout.torch.decoding import decode
@@ -118,7 +119,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(6, least=2), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 10**6), sizes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5)), min_size=1, max_size=4)
 )
