@@ -18,7 +18,7 @@ from db.write.records import DecisionRow, ShardRow
 from flows.driver.context import RunContext
 from flows.driver.session import DriverSession
 from flows.phases.lending import lending_in, lending_pool
-from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_work
+from flows.placement.inputs import REMEMBERED, DecisionInputs, recorded_inputs, recorded_work
 from flows.placement.work_files import RecordedWork, work_file, write_work
 from yatt_core.dispatch.pool import constants_known
 from yatt_core.errors import ConfigurationError
@@ -84,16 +84,21 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     lending, of_lending = lending_in(context, iteration)
     pool = lending_pool(spec, lending, of_lending)
     inputs = begun or _inputs_of(context, iteration, pool, state)
-    plan = session.prefetch.plan(iteration, inputs, session.actors.deadline)
+    if (inputs.setting.lent_after_s is None) != (pool.lent_after_s is None):
+        # It was begun while another decision about lending was in force: what it expects will not happen.
+        inputs = replace(inputs, setting=pool)
+    earlier = context.ledger.records.decisions(context.run, context.branch, iteration)
+    planned_from = recorded_inputs(earlier[-1], inputs, context.home.run_folder) if earlier else inputs
+    plan = session.prefetch.plan(iteration, planned_from, session.actors.deadline)
     _require_portable(plan.runtime_policy)
     runtime_policy = plan.runtime_policy
-    if lending is not None and lending.lends and inputs.setting.migrates:
+    if lending is not None and lending.lends and planned_from.setting.migrates:
         runtime_policy = Levelled(runtime_policy)
     row = DecisionRow(
         branch=context.branch,
         iteration=iteration,
         seq=0,
-        inputs=inputs.to_json()
+        inputs=planned_from.to_json()
         | {
             "policy": {"placement": spec.placement.model_dump(mode="json"), "constants_known": constants_known(spec)},
             "devices": devices,

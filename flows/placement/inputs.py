@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +139,34 @@ def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> Decisio
     return DecisionInputs(
         setting_from_json(row.inputs["setting"]), past, tuple(row.inputs["past"]), dict(row.inputs["state"])
     )
+
+
+def recorded_inputs(row: DecisionRow, now: DecisionInputs, folder_of: Callable[[str], Path]) -> DecisionInputs:
+    """Returns the inputs from which a recorded decision is planned again: its own, or those of now if that cannot be.
+
+    Its own differ from those of now if, with a lag, it was planned before the latest work was known and lending was decided,
+    and if another version counted otherwise how many moved sequences an instance works on. They are of no use for a pool that
+    has other instances now, nor once files of past work are gone.
+
+    folder_of: returns the folder of a run.
+    """
+    if not {"setting", "past", "state"} <= row.inputs.keys():
+        return now
+    setting = setting_from_json(row.inputs["setting"])
+    pool = replace(now.setting, moved=setting.moved, lent=setting.lent, lent_after_s=setting.lent_after_s)
+    if setting != pool:
+        return now
+    if tuple(row.inputs["past"]) == now.names:
+        return inputs_of(row, now.past)
+    past = []
+    for name in row.inputs["past"]:
+        path = work_file(folder_of(str(name["run"])), int(name["branch"]), int(name["iteration"]))
+        try:
+            past.append(load_work(path, str(name["sha256"])).telemetry)
+        except DataError as error:
+            log.warning("planning a recorded placement again from what is known now: %s", error)
+            return now
+    return inputs_of(row, tuple(past))
 
 
 def policy_of(row: DecisionRow) -> PlacementPolicy:

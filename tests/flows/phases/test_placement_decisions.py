@@ -204,6 +204,10 @@ def test_without_a_lag_the_next_plan_is_made_while_the_trainer_learns(session: A
     may_plan.set()
     decide(session, 2, placement.decision.decision["state"])
     assert planned == [0, 1], "the plan that was begun behind learning is the one that is taken"
+    (second,) = context.ledger.records.decisions(context.run, 0, 2)
+    context.ledger.records.decision(context.fence, replace(second, iteration=6))
+    _, runtime_policy = decide(session, 6, {})
+    assert planned == [0, 1, 1] and not isinstance(runtime_policy, Hold), "of the past, what a recorded decision names"
 
 
 def test_a_plan_knows_how_long_the_trainer_learnt_on_the_devices_that_it_lends(
@@ -302,3 +306,55 @@ def test_what_was_measured_counts_in_the_drivers_seconds(session: Any) -> None:
     }
     found = lending._measured(spec, {"prepare": 0.5, "learn": 1.5, "collect_ahead": 2.0}, figures, lent=True)
     assert found == MeasuredIteration(learning_s=2.0, idle_s=2.0, busy=0.5, lent=True)
+
+
+class Expecting:
+    """A policy whose roles depend on when lent instances are expected, and on how many moved sequences they take."""
+
+    def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+        roles = "RRRR" if setting.lent_after_s is None else "RRRJ" if setting.lent_after_s else "RRJJ"
+        return Plan(roles, InTurn(), None, "", {"lent_after_s": setting.lent_after_s, "moved": setting.moved})
+
+
+def test_a_decision_that_was_planned_ahead_is_planned_again_from_its_own_inputs(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = lending_session(session)
+    session.prefetch = PlacementPrefetch(Expecting())
+    decide(session, 1, {})
+    measure(monkeypatch, idle_s=9.0)
+    first, _ = decide(session, 2, {})
+    assert first.decision.inputs["setting"]["lent_after_s"] == 0.0, "its plan was begun before anything was measured"
+    session.prefetch.forget()
+    begin_planning(session, 2, {})
+    again, runtime_policy = decide(session, 2, {})
+    assert isinstance(runtime_policy, Levelled) and again.decision.decision == first.decision.decision
+
+
+def test_a_plan_that_was_begun_for_the_other_decision_about_lending_is_made_anew(
+    session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = lending_session(session)
+    session.prefetch = PlacementPrefetch(Expecting())
+    decide(session, 1, {})
+    measure(monkeypatch, idle_s=0.0)
+    placement, _ = decide(session, 2, {})
+    assert not placement.lends and placement.decision.inputs["setting"]["lent_after_s"] is None
+    assert placement.decision.decision["start"] == "RRRR"
+
+
+@pytest.mark.parametrize(("speeds", "held"), [([1.0] * 4, False), ([1.0] * 3, True)])
+def test_an_earlier_versions_count_of_moved_sequences_does_not_change_its_plan(
+    session: Any, speeds: list[float], held: bool
+) -> None:
+    session.prefetch = PlacementPrefetch(Expecting())
+    made, _ = decide(session, 1, {})
+    inputs = made.decision.inputs
+    inputs = {**inputs, "setting": {**inputs["setting"], "moved": 32, "speeds": speeds}}
+    decision = {**made.decision.decision, "state": {**made.decision.decision["state"], "moved": 32}}
+    records = session.context.ledger.records
+    records.decision(session.context.fence, DecisionRow(0, 2, 0, inputs, decision, {}, "of another version"))
+    session.prefetch.forget()
+    again, runtime_policy = decide(session, 2, {})
+    assert isinstance(runtime_policy, Hold) == held, "a pool of other instances is planned as it is"
+    assert again.decision.decision["state"]["moved"] == 32
