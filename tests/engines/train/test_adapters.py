@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.models.loading import load_causal_lm
 from yatt_core.spec.run import RunSpec
 from yatt_core.spec.sections.trainer import LoraSpec
-from yatt_core.wire.buckets import buckets_of
+from yatt_core.wire.buckets import WeightBucket, bucket_digest, buckets_of
+from yatt_core.wire.number_types import BFLOAT16
 
 pytestmark = NEEDS_PEFT
 TARGETS = ["q_proj", "down_proj"]
@@ -109,6 +111,29 @@ def test_an_engine_that_gets_only_adapters_has_the_same_weights(tmp_path: Path, 
     with pytest.raises(InfrastructureError, match=r"last bucket .*\b1\b"):
         taker.end_update()
     assert rollout.version == -1
+
+
+def test_adapters_in_bfloat16_are_merged_as_the_numbers_that_they_are(tmp_path: Path, model_folder: Path) -> None:
+    engine = make_engine(lora_spec(sync="adapter"), tmp_path, model_folder)
+    update(engine, random_task(tmp_path, 1))
+    rounded = {name: torch.from_numpy(array).bfloat16() for name, array in engine.stream_weights()}
+    taken = []
+    for send in (lambda each: each.view(torch.uint16).numpy(), lambda each: each.float().numpy()):
+        rollout = TorchRolloutEngine(str(model_folder), "float32", 16, 4, tmp_path)
+        taker = MergingTaker(rollout, model_folder, 1.5, 1000)
+        taker.begin_update(1)
+        for bucket in buckets_of((name, send(each)) for name, each in rounded.items()):
+            taker.take(as_bfloat16(bucket))
+        taker.end_update()
+        taken.append({name: tensor.clone() for name, tensor in rollout._tensors.items()})
+    for name, tensor in taken[0].items():
+        assert torch.equal(tensor, taken[1][name]), name
+
+
+def as_bfloat16(bucket: WeightBucket) -> WeightBucket:
+    """Returns a bucket whose 16-bit integers are the bits of numbers in bfloat16, as a rank sends them."""
+    places = tuple(replace(each, kind=BFLOAT16 if each.kind == "uint16" else each.kind) for each in bucket.places)
+    return replace(bucket, places=places, digest=bucket_digest(places, bucket.data))
 
 
 @pytest.mark.parametrize("kl", [None, {"where": "loss"}])

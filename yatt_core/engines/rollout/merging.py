@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from yatt_core.engines.adapters import with_adapters
 from yatt_core.engines.rollout.incoming import AssemblingTaker, ExpectedTensors
 from yatt_core.engines.rollout.tensor_layout import read_layout
+from yatt_core.engines.tensor_bits import as_tensor
 from yatt_core.protocols.engines import RolloutEngine
-from yatt_core.wire.buckets import buckets_of
+from yatt_core.wire.buckets import Piece, buckets_of
 
 
 class MergingTaker(AssemblingTaker):
@@ -32,10 +31,18 @@ class MergingTaker(AssemblingTaker):
 
     def _begin(self, version: int) -> ExpectedTensors | None:
         self._engine.begin_update(version)
+        self._kinds = dict[str, str]()
         return super()._begin(version)
 
+    def _put(self, piece: Piece) -> None:
+        self._kinds[piece.name] = piece.kind
+        super()._put(piece)
+
     def _complete(self, version: int) -> None:
-        adapters = {name: torch.as_tensor(adapter).cpu().numpy() for name, adapter in self._whole.items()}
+        # They are merged in float32, which also has every number of bfloat16, a type that numpy lacks.
+        adapters = {
+            name: as_tensor(adapter, self._kinds[name]).float().cpu().numpy() for name, adapter in self._whole.items()
+        }
         self._whole = {}
         # Some folders contain a tied tensor under both names.
         shapes = read_layout(self._folder).shapes
