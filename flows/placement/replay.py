@@ -258,8 +258,12 @@ def lent_as_recorded(setting: Setting, actions: Iterable[Mapping[str, Any]]) -> 
 
 
 def _levelling(row: DecisionRow, setting: Setting, runtime_policy: RuntimePolicy) -> RuntimePolicy:
-    """Returns the runtime policy as it acts in a run: lent instances get their share of what is in progress."""
-    return Levelled(runtime_policy) if row.decision.get(LENT) and setting.migrates else runtime_policy
+    """Returns the runtime policy as it acts in a run: lent instances get their share of what is in progress.
+
+    A record of an earlier version lends devices, but its setting does not say so: its pool is simulated as it was then.
+    """
+    levels = setting.lent and row.decision.get(LENT) and setting.migrates
+    return Levelled(runtime_policy) if levels else runtime_policy
 
 
 def compare_all(run: str, policy: str, placements: Iterable[RecordedPlacement]) -> PolicyComparison:

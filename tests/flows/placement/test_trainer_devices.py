@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,14 @@ import pytest
 from db.ledger import Ledger
 from flows.placement.explain import Explanation, explain, gantt_of
 from flows.placement.record import PlacementRecord
-from flows.placement.replay import compare_all, lent_as_recorded, replay
+from flows.placement.replay import _levelling, compare_all, lent_as_recorded, replay
 from flows.run.home import Home
 from ops.cli.commands.inspection.placement_tables import print_explanation, print_gantt
 from tests.placement.recorded_run import judged_spec, record_run
 from yatt_core.placement.actions import trainer_line
+from yatt_core.placement.lending import Levelled
 from yatt_core.placement.occupancy import TRAINING
+from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.records import setting_from_json
 
 LAG = ("asynchrony.lag=1", "trainer.engine.ranks=1")
@@ -52,6 +55,9 @@ def test_lent_devices_are_explained_drawn_and_replayed(tmp_path: Path, capsys: p
     assert work is not None
     assert lent_as_recorded(setting, work.actions).lent_after_s == 0.4
     assert lent_as_recorded(setting, work.actions[:1]).lent_after_s is None
+    row = placements[1].row
+    assert isinstance(_levelling(row, setting, Hold()), Levelled)
+    assert isinstance(_levelling(row, replace(setting, lent=0), Hold()), Hold), "as an earlier version recorded its pool"
     comparison = compare_all(run, "colocate", placements)
     assert comparison.iterations == 3 and all(row.recorded_s for row in comparison.rows)
 
