@@ -6,11 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 import pytest
+import torch
 
 from tests.engines.rollout.cases import Case, prompts_of, request_of, rows_of
+from yatt_core.engines.rollout.own_tensors import OwnTensors
 from yatt_core.errors import InfrastructureError
 from yatt_core.wire.buckets import WeightBucket, buckets_of
 from yatt_core.wire.number_types import Array
+from yatt_core.wire.parts import Rectangle, whole_box
 
 SMALL = 6000
 """Bytes per bucket, so small that the models' larger matrices arrive in pieces."""
@@ -104,3 +107,19 @@ def test_a_bucket_may_be_reused_once_it_is_taken(case: Case) -> None:
         bucket.data[:] = np.uint8(0xFF)
     case.engine.end_update()
     assert rows_of(case.engine.generate(request)) == expected
+
+
+class Sleeper(OwnTensors):
+    """An engine that has only weights."""
+
+    def _complete(self, version: int) -> None:
+        """Has nothing to activate."""
+
+
+def test_a_sleeping_engine_sleeps_again_after_a_comparison_that_fails() -> None:
+    sleeper = Sleeper({"own": torch.zeros(4)}, {})
+    sleeper.sleep()
+    rectangles = [Rectangle(name, (4,), whole_box((4,)), "float32") for name in ("own", "other")]
+    with pytest.raises(InfrastructureError, match="no tensor other"):
+        sleeper.rectangle_digests(rectangles)
+    assert sleeper._away is not None

@@ -44,14 +44,16 @@ class OwnTensors(WeightTaker):
         Raises `InfrastructureError` for tensors that the model does not have.
         """
         asleep = self._away is not None
-        self._wake()
-        found = []
-        for rectangle in rectangles:
-            whole = self._tensors[self._expected.name_of(rectangle)]
-            found.append(rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())]))
-        if asleep:
-            self._sleep()
-        return found
+        try:
+            self._wake()
+            return [self._digest(rectangle) for rectangle in rectangles]
+        finally:
+            if asleep:
+                self._sleep()
+
+    def _digest(self, rectangle: Rectangle) -> str:
+        whole = self._tensors[self._expected.name_of(rectangle)]
+        return rectangle_digest(rectangle, whole[rectangle.box.slices((0,) * whole.dim())])
 
     def sleep(self) -> None:
         """Moves the weights from a GPU to host memory until they are needed again."""
