@@ -95,6 +95,16 @@ def engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Served]:
     made.close()
 
 
+def test_an_update_that_cannot_pause_responses_resumes_none(engine: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise InfrastructureError("responses cannot be paused")
+
+    monkeypatch.setattr(engine._lock, "pause", fail)
+    monkeypatch.setattr(engine._lock, "resume", lambda: pytest.fail("nothing was paused"))
+    with pytest.raises(InfrastructureError, match="cannot be paused"):
+        engine.begin_update(1)
+
+
 def sent(parts: Sequence[Sequence[Part]], shapes: Any) -> dict[str, torch.Tensor]:
     """Returns what an engine should have: all parts, rounded to its type."""
     found = {name: torch.zeros(shape, dtype=torch.bfloat16) for name, shape in shapes.items()}

@@ -177,13 +177,14 @@ class ServedRolloutEngine(WeightTaker):
         Responses in progress wait and then continue as `in_flight_update` specifies; a failed update loses
         them. Cached prompt states of the old weights are discarded.
         """
-        with self._updating():
+        with self._lock.alone():
             self._lock.pause()
-            super().begin_update(version)
+            with self._failing():
+                super().begin_update(version)
 
     def take(self, bucket: WeightBucket) -> None:
         """See `RolloutEngine`."""
-        with self._updating():
+        with self._lock.alone(), self._failing():
             super().take(bucket)
             if self._kept is None:
                 self._core.call("take", self._memory.share(bucket))
@@ -194,20 +195,19 @@ class ServedRolloutEngine(WeightTaker):
 
     def end_update(self) -> None:
         """See `RolloutEngine`."""
-        with self._updating():
+        with self._lock.alone(), self._failing():
             super().end_update()
             self._lock.resume()
 
     @contextmanager
-    def _updating(self) -> Iterator[None]:
-        """Keeps others out of a part of an update. If it fails, so does the update: waiting responses resume, and fail."""
-        with self._lock.alone():
-            try:
-                yield
-            except BaseException:
-                self._incoming = None
-                self._lock.resume()
-                raise
+    def _failing(self) -> Iterator[None]:
+        """If a part of an update fails, so does the update: waiting responses, which are paused, resume, and fail."""
+        try:
+            yield
+        except BaseException:
+            self._incoming = None
+            self._lock.resume()
+            raise
 
     def _begin(self, version: int) -> ExpectedTensors:
         if self._kept is not None:
