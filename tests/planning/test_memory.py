@@ -77,7 +77,7 @@ def test_weights_on_their_way_are_on_the_gpus_from_which_and_to_which_they_go():
     assert hosts[large, "full"] == hosts[small, "full"]
     kept = [hosts[small, "delta"][stage] - hosts[small, "full"][stage] for stage in (COLLECT, SYNC)]
     assert kept[0] == pytest.approx(2 * 7.6156e9, rel=1e-3), "once for all ranks together"
-    assert kept[1] - kept[0] == 8 * 2 * (2 * small), "changes are found and applied there"
+    assert kept[1] - kept[0] == 8 * (2 * small), "engines apply changes there; ranks find them a few numbers at a time"
 
 
 def test_weights_go_through_host_memory_to_engines_that_share_a_gpu():
