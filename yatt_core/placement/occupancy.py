@@ -142,7 +142,9 @@ def spans_of(start: str, changes: Sequence[Change], role_s: float, end_s: float)
 
 
 def with_trainer(spans: Iterable[RoleSpan], lines: Iterable[Mapping[str, Any]], end_s: float) -> list[RoleSpan]:
-    """Returns the spans with those of the trainer in place of what they cover.
+    """Returns the spans with those of the trainer in place of what they cover, ordered by instance and time.
+
+    Spans that take no time are left out, also where the trainer has none.
 
     lines: lines of the log, in order of time.
     """
@@ -163,7 +165,7 @@ def with_trainer(spans: Iterable[RoleSpan], lines: Iterable[Mapping[str, Any]], 
 
 
 def _outside(span: RoleSpan, periods: Sequence[tuple[float, float]]) -> list[RoleSpan]:
-    """Returns the parts of a span outside of periods, which are in order of time."""
+    """Returns the parts of a span outside of periods, which are in order of time; a part may take no time."""
     parts = []
     start = span.start_s
     for begin, end in periods:
