@@ -119,6 +119,7 @@ def test_an_unknown_kind_lists_the_known_ones(changes, facts):
         ({"iterations": None}, ("iterations: ", "nothing")),
         ({"name": 5}, ("name: ", "5")),
         ({"name": {"a": 1}}, ("name: ", "a mapping")),
+        ({"trainer": {"sync_transport": "nccl"}}, ("trainer.sync_transport: Input should be 'direct' (", "'nccl'")),
         ({"exact": "maybe"}, ("exact: Input should be 'auto', true, false or 'aligned'", "'maybe'")),
         ({"data__sources": {}}, ("data.sources: ", "a mapping")),
         ({"data__sources": []}, ("data.sources: ", "1")),

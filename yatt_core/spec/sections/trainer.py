@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic_core import PydanticCustomError
 
 from yatt_core.spec.base import SpecModel
 from yatt_core.spec.sections.accelerated import Fsdp2Trainer, MegatronTrainer
@@ -111,3 +112,11 @@ class TrainerSpec(SpecModel):
     """How weights reach the rollout engines: `direct`, from each rank over torch.distributed, for which the nodes must reach
     each other; `yatt check` says on which ports. Only runs of earlier versions have `store` (through Ray's object store): they
     go on directly, and a new run is refused. Does not change a result."""
+
+    @field_validator("sync_transport", mode="before")
+    @classmethod
+    def _known_transport(cls, value: Any) -> Any:
+        """Offers, in place of a wrong value, only what a new run may have."""
+        if value in ("direct", "store"):
+            return value
+        raise PydanticCustomError("literal_error", "Input should be 'direct'")
