@@ -18,10 +18,11 @@ from tests.tools.functions import PATIENT
 from yatt_core.collection.open_shards import OpenBatch
 from yatt_core.collection.turns import joins_turns
 from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
+from yatt_core.errors import AwayError
 from yatt_core.experience import joined_turn_log
 from yatt_core.experience.batch import load_table
 from yatt_core.experience.joined_turn_log import JoinedTurnLog
-from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
+from yatt_core.prompts.tool_calls import UNAVAILABLE, ToolAnswer, ToolCall
 from yatt_core.protocols.generation import GeneratePiece
 from yatt_core.protocols.receipts import ShardRef
 from yatt_core.spec import RunSpec, load_spec
@@ -182,6 +183,64 @@ def test_a_slow_tool_delays_no_other_response(tmp_path: Path) -> None:
     late = sum(waited(row) for row in rows)
     assert sum(stream.unfinished.values()) == late > 0
     assert max(row["turns"] for row in rows if not waited(row)) == 3, "others have gone through all of their turns"
+
+
+class OneRead:
+    """Stands in for the tool process: several calls are answered in one read, and those of the absent tool first.
+
+    away: whether what tool `asking` asks answers nobody.
+    made: the calls of the other tool, by argument.
+    """
+
+    def __init__(self, away: bool) -> None:
+        self.away = away
+        self.made: Counter[str] = Counter()
+        self._calls: dict[int, ToolCall] = {}
+        self._looks = 0
+
+    def send(self, calls: Mapping[int, ToolCall]) -> None:
+        self._calls |= calls
+        self.made.update(str(call.arguments["expression"]) for call in calls.values() if call.name == "count")
+
+    def receive(self, seconds: float) -> list[dict[str, Any]]:
+        self._looks += 1
+        if self._looks % 8 and not seconds:
+            return []
+        chosen = sorted(self._calls.items(), key=lambda item: item[1].name)
+        self._calls.clear()
+        return [{"number": number, **self._answer(call)} for number, call in chosen]
+
+    def _answer(self, call: ToolCall) -> dict[str, str]:
+        if self.away and call.name == "asking":
+            return {"kind": UNAVAILABLE, "reason": "busy"}
+        return {"value": str(call.arguments["expression"])}
+
+    def close(self) -> None:
+        self._calls.clear()
+
+
+@pytest.mark.parametrize("changes", [{}, JOINED])
+def test_a_tool_that_is_away_has_no_call_of_another_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("yatt_core.tools.toolbox.RETRIES", 0)
+    monkeypatch.setattr("yatt_core.availability.AWAY_SECONDS", 0.0)
+    both = spec_with(tool("count", "tests.tools.functions:counting"), tool("asking"), **OFTEN, **changes)
+    undisturbed = OneRead(away=False)
+    disturbed = OneRead(away=True)
+
+    def collected(process: OneRead, folder: str, term: int) -> bytes:
+        toolbox = Toolbox(both.rollout.tools)
+        monkeypatch.setattr(toolbox, "_process", process)
+        return digests(collect(tmp_path / folder, both, term=term, toolbox=toolbox, shards=1)[0])
+
+    expected = collected(undisturbed, "undisturbed", 1)
+    with pytest.raises(AwayError, match="what tool 'asking' asks is away"):
+        collected(disturbed, "disturbed", 1)
+    assert disturbed.made
+    disturbed.away = False
+    assert collected(disturbed, "disturbed", 2) == expected
+    assert disturbed.made == undisturbed.made
 
 
 class Killed(BaseException):

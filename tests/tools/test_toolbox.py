@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,7 +16,7 @@ import pytest
 from tests.tools.functions import MARK, PATIENT
 from tests.waiting import wait_until
 from yatt_core.errors import AwayError, ConfigurationError, InfrastructureError
-from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall, read_call
+from yatt_core.prompts.tool_calls import UNAVAILABLE, ToolAnswer, ToolCall, read_call
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.toolbox import Toolbox
 
@@ -277,6 +278,59 @@ def test_a_call_that_a_service_does_not_answer_beside_others_has_no_answer_for_t
         assert "the search is busy" in found[1].error
         alone = dict(toolbox.answer({4: ToolCall("asking", {"expression": "77"})}))
         assert alone[4].is_unavailable, "a call that was answered before shows that the service is there"
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_service_that_is_away_costs_only_its_own_calls(tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    away.touch()
+    file = tmp_path / "file"
+    functions = [
+        {"name": "asking", "function": "tests.tools.functions:asking", "options": {"file": str(away)}},
+        {"name": "patient", "function": "tests.tools.functions:patient", "options": {"file": str(file)}},
+    ]
+    calls = {n: ToolCall(name, {"expression": PATIENT}) for n, name in enumerate(("asking", "patient"))}
+    with closing(Toolbox(ToolsSpec.model_validate({"functions": functions}))) as toolbox:
+        toolbox.begin(calls)
+        while "asking" not in toolbox._given_up:
+            assert toolbox.arrived(0.05) == []
+        toolbox.begin({2: ToolCall("patient", {"expression": "2"}), 3: ToolCall("asking", {"expression": "3"})})
+        assert answers_to(toolbox, 1) == [(2, ToolAnswer("2"))]
+        file.touch()
+        assert answers_to(toolbox, 1) == [(1, ToolAnswer(PATIENT))], "its call goes on until it ends"
+        with pytest.raises(AwayError, match="what tool 'asking' asks is away"):
+            toolbox.arrived(20.0)
+        away.unlink()
+        assert ask(toolbox, "asking", expression="2") == ToolAnswer("found 2"), "the error is raised once"
+
+
+@pytest.mark.usefixtures("quick")
+def test_answers_that_arrive_with_an_absence_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(Toolbox(spec_of("asking", "patient"))) as toolbox:
+        assert toolbox._process is not None
+        monkeypatch.setattr(toolbox._process, "send", lambda calls: None)
+        toolbox.begin({n: ToolCall(name, {}) for n, name in enumerate(("asking", "asking", "patient"))})
+        busy = {"kind": UNAVAILABLE, "reason": "busy"}
+        lines = [{"number": 0, **busy}, {"number": 1, **busy}, {"number": 2, "value": "paid for"}]
+        monkeypatch.setattr(toolbox._process, "receive", lambda seconds: lines)
+        monkeypatch.setattr("yatt_core.tools.toolbox.RETRIES", 0)
+        monkeypatch.setattr("yatt_core.availability.AWAY_SECONDS", 0.0)
+        assert toolbox.arrived() == [(2, ToolAnswer("paid for"))]
+        with pytest.raises(AwayError):
+            toolbox.arrived()
+
+
+def test_what_a_lost_process_has_answered_is_returned_before_the_loss_is_raised(tmp_path: Path) -> None:
+    with closing(patient(tmp_path / "file")) as toolbox:
+        toolbox.begin({0: ToolCall("patient", {"expression": "1"})})
+        assert toolbox._process is not None and toolbox._process._process is not None
+        select.select([toolbox._process._process.stdout], [], [], 20.0)
+        os.kill(pid_of(toolbox), signal.SIGKILL)
+        toolbox._process._process.wait()
+        toolbox.begin({1: ToolCall("patient", {"expression": "2"}), 2: ToolAnswer("", "malformed: no")})
+        assert sorted(answers_to(toolbox, 2)) == [(0, ToolAnswer("1")), (2, ToolAnswer("", "malformed: no"))]
+        with pytest.raises(InfrastructureError, match="tool process has ended with exit code -9"):
+            toolbox.arrived(20.0)
 
 
 @pytest.mark.usefixtures("quick")

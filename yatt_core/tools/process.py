@@ -49,6 +49,7 @@ class ToolProcess:
         # The time limits of the calls in progress, by number.
         self._limits: dict[int, float] = {}
         self._heard = 0.0
+        self._ended: InfrastructureError | None = None
 
     @property
     def pid(self) -> int | None:
@@ -59,6 +60,7 @@ class ToolProcess:
         """Sends calls, whose numbers no call in progress has.
 
         Raises `ConfigurationError` for a tool that cannot be loaded, and `InfrastructureError` if the process does not start.
+        That a process has ended is raised by `receive`, since the answers that it has left are read first.
         """
         process = self._started()
         if not self._limits:
@@ -73,7 +75,8 @@ class ToolProcess:
     def receive(self, seconds: float) -> list[dict[str, Any]]:
         """Returns the answers that have arrived, and waits for the first so many seconds at most.
 
-        Raises `InfrastructureError` if the process has ended, or does not respond for longer than the calls may take.
+        Raises `InfrastructureError` if the process has ended and all of its answers have been returned, or if it does not respond
+        for longer than the calls may take.
         """
         process = self._process
         if process is None or not self._limits:
@@ -85,6 +88,8 @@ class ToolProcess:
         answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for answer in answers:
             self._limits.pop(int(answer["number"]), None)
+        if self._ended is not None and not answers:
+            raise self._ended
         limit = SLACK_SECONDS + max(self._limits.values(), default=0.0)
         if self._limits and time.monotonic() - self._heard > limit:
             raise InfrastructureError(f"the tool process did not respond for {limit:g} s")
@@ -97,6 +102,7 @@ class ToolProcess:
         self._unread.clear()
         self._unsent.clear()
         self._limits.clear()
+        self._ended = None
         if process is None:
             return
         # At the end of its input, the process ends its calls and itself.
@@ -147,15 +153,14 @@ class ToolProcess:
             if left <= 0.0:
                 raise InfrastructureError(f"the tool process did not respond for {START_SECONDS:g} s")
             self._exchange(process, left)
+            if self._ended is not None:
+                raise self._ended
         line, _, self._unread = self._unread.partition(b"\n")
         told: dict[str, Any] = json.loads(line)
         return told
 
     def _exchange(self, process: subprocess.Popen[bytes], seconds: float) -> None:
-        """Sends what the process takes and reads what it has said; waits for something to read for so many seconds at most.
-
-        Raises `InfrastructureError` if the process has ended.
-        """
+        """Sends what the process takes and reads what it has said; waits for something to read for so many seconds at most."""
         requests = process.stdin
         answers = process.stdout
         if requests is None or answers is None:
@@ -178,13 +183,14 @@ class ToolProcess:
         try:
             del self._unsent[: os.write(requests, self._unsent)]
         except BrokenPipeError:
-            raise InfrastructureError("the tool process has ended") from None
+            # It has ended, and its answers, which may still be unread, are followed by their end.
+            self._unsent.clear()
         return not self._unsent
 
     def _read(self, process: subprocess.Popen[bytes], answers: int) -> None:
         data = os.read(answers, 1 << 16)
         if not data:
-            raise InfrastructureError(f"the tool process has ended with exit code {process.wait()}")
+            self._ended = InfrastructureError(f"the tool process has ended with exit code {process.wait()}")
         self._unread += data
 
 

@@ -1,8 +1,9 @@
 """A controller's tools: answers calls in a separate process (`yatt_core.tools.process`), whatever the tools do.
 
 Consumes calls at any time. Produces answers as they arrive, each for itself. A tool that hangs, raises, takes too much memory or
-dies results in an answer that reports this. Only if the tool process itself is lost or does not respond is this an
-infrastructure failure.
+dies results in an answer that reports this. Only if the tool process itself is lost or does not respond, or if what a tool asks
+answers nobody, is this an infrastructure failure: it is raised once every answer that has come has been returned, so that calls
+that were answered need not be made again.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from yatt_core.availability import Attempts, Availability
-from yatt_core.errors import IS_AWAY, AwayError, InfrastructureError
+from yatt_core.errors import IS_AWAY, AwayError, InfrastructureError, YattError
 from yatt_core.prompts.tool_calls import UNKNOWN, ToolAnswer, ToolCall
 from yatt_core.redoing import RETRIES, pause_seconds
 from yatt_core.spec.sections.tools import ToolsSpec
@@ -87,6 +88,9 @@ class Toolbox:
         self._made: dict[int, _Asked | _Witness] = {}
         self._paused: list[_Asked] = []
         self._ready: deque[tuple[int, ToolAnswer]] = deque()
+        # What is raised once nothing is in progress, and the tools that are not called until then.
+        self._error: YattError | None = None
+        self._given_up: set[str] = set()
         self._numbers = itertools.count()
 
     def answer(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> Iterator[tuple[int, ToolAnswer]]:
@@ -108,7 +112,7 @@ class Toolbox:
     def begin(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> None:
         """Makes calls, whose answers `arrived` returns by number; no open call has the same one.
 
-        An invalid call is its own answer. Raises `ConfigurationError` and `InfrastructureError` as `ToolProcess.send` does.
+        An invalid call is its own answer. That a call cannot be made is raised by `arrived`.
         """
         now = time.monotonic()
         wanted = []
@@ -121,23 +125,30 @@ class Toolbox:
                 self._ready.append((number, ToolAnswer.failed(UNKNOWN, reason)))
             elif (found := self._kept(call)) is not None:
                 self._ready.append((number, found))
-            else:
+            elif call.name not in self._given_up:
                 wanted.append(_Asked(number=number, call=call, sent=now))
-        with self._closed_by_errors():
+        with self._errors_kept():
             self._make(wanted)
 
     def arrived(self, seconds: float = 0.0) -> list[tuple[int, ToolAnswer]]:
         """Returns the answers that have arrived, by number; waits for the first so many seconds at most.
 
-        A call that a service did not answer is made again before it has failed. Raises `InfrastructureError` if the process is
-        lost, and `AwayError` if what a tool asks answers no call; all open calls end with that.
+        A call that a service did not answer is made again before it has failed.
+
+        Raises what has gone wrong once all answers that have come have been returned; all open calls end with that.
+        `ConfigurationError` and `InfrastructureError` as `ToolProcess` does: at once. `AwayError` if what a tool asks answers no
+        call: once the calls of the other tools have ended, since only its own calls have to be made again.
         """
-        with self._closed_by_errors():
+        with self._errors_kept():
             self._repeat()
             if not self._ready:
                 self._wait(seconds)
         found = list(self._ready)
         self._ready.clear()
+        error = self._error
+        if error is not None and not (found or self._made or self._paused):
+            self.close()
+            raise error
         return found
 
     def _make(self, calls: Sequence[_Asked | _Witness]) -> None:
@@ -194,6 +205,8 @@ class Toolbox:
     def _follow(self, one: _Asked, can_see: bool) -> None:
         """Decides what follows the newest failure of a call. can_see: whether another call can show if anything is answered."""
         name = one.call.name
+        if name in self._given_up:
+            return
         now = time.monotonic()
         assert one.attempts is not None
         step = one.attempts.after_failure(self._services[name], now, can_see)
@@ -203,10 +216,16 @@ class Toolbox:
             self._make([_Witness(asked=one, call=self._answered[name], sent=now)])
         elif step == "away":
             self._unanswered[name] = one.call
-            raise AwayError(f"{_service_of(name)}{IS_AWAY}{one.failure.error}")
+            self._give_up([name], AwayError(f"{_service_of(name)}{IS_AWAY}{one.failure.error}"))
         else:
             one.due = now if step == "again" else now + pause_seconds(one.attempts.pauses)
             self._paused.append(one)
+
+    def _give_up(self, tools: Collection[str], error: YattError) -> None:
+        """Calls some tools no more until an error has been raised; what is in progress may still be answered."""
+        self._error = self._error or error
+        self._given_up.update(tools)
+        self._paused = [one for one in self._paused if one.call.name not in self._given_up]
 
     def answers(self, dependency: str) -> bool | None:
         """Returns whether what a tool asks answers again; None if something else is away.
@@ -246,8 +265,22 @@ class Toolbox:
         self._made.clear()
         self._paused.clear()
         self._ready.clear()
+        self._given_up.clear()
+        self._error = None
         if self._process is not None:
             self._process.close()
+
+    @contextmanager
+    def _errors_kept(self) -> Iterator[None]:
+        """Keeps an error that is raised inside for `arrived`, and ends all calls in progress; answers that have come stay."""
+        with self._closed_by_errors():
+            try:
+                yield
+            except YattError as error:
+                self._give_up(self._tools, error)
+                self._made.clear()
+                if self._process is not None:
+                    self._process.close()
 
     @contextmanager
     def _closed_by_errors(self) -> Iterator[None]:
