@@ -26,7 +26,7 @@ from yatt_core.protocols.pieces import cut_beginnings, join_pieces
 from yatt_core.spec.sections.rollout import VirtualRollout
 
 Outcome = Any
-SIZES = ((1, "first"), (2, "second"), (3, "late"))
+SIZES = ((1, "first"), (2, "second"), (3, "late"), (4, "later"))
 """Numbers of prompts of decode batches, and their names."""
 
 
@@ -221,10 +221,10 @@ def test_a_consumer_that_waits_for_something_else_too_looks_now_and_then(stand_i
 def test_what_has_begun_earlier_goes_ahead_of_batches_that_wait(stand_in):
     pool = Pool()
     with stand_in(pool, bound=1) as stream:
-        names = {stream.submit(name, request_of(0, size), ahead=name == "late"): name for size, name in SIZES}
+        names = {stream.submit(name, request_of(0, size), ahead=size > 2): name for size, name in SIZES}
         order = [names[arrival.number] for arrival in stream.arrivals() if arrival.complete]
-    assert order == ["first", "late", "second"]
-    assert pool.ahead == [False, True, False], "nor does it wait behind those of others"
+    assert order == ["first", "late", "later", "second"], "among themselves they keep their order"
+    assert pool.ahead == [False, True, True, False], "nor does it wait behind those of others"
 
 
 def test_an_engine_with_a_newer_driver_is_called_again_in_its_term(stand_in):

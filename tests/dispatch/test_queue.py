@@ -168,7 +168,7 @@ def test_a_dead_owner_frees_its_slots_and_its_place_in_the_queue():
 
 def test_a_ticket_is_metadata_only():
     ticket = pool(1).submit("a", 2)
-    assert set(Ticket.__slots__) == {"number", "owner", "size", "role"}
+    assert set(Ticket.__slots__) == {"number", "owner", "size", "ahead", "role"}
     with pytest.raises(AttributeError):
         ticket.size = 3
 
@@ -221,6 +221,14 @@ def test_a_lost_engine_is_noticed_while_all_others_are_kept():
     queue.keep([0, 1])
     queue.submit("a", 1)
     assert queue.grant() == [] and queue.stranded() == [], "those that are kept come back"
+
+
+def test_batches_at_the_head_keep_their_order():
+    queue = pool(1, 4)
+    last = queue.submit("a", 1)
+    first = queue.submit("b", 1, at_the_head=True)
+    second = queue.submit("a", 1, at_the_head=True)
+    assert numbers(queue.grant()) == [(ticket.number, 0) for ticket in (first, second, last)]
 
 
 def test_forgetting_an_owner_returns_its_waiting_batches():

@@ -110,7 +110,7 @@ class Dispatcher:
     async def acquire(self, term: int, owner: str, size: int, role: str, at_the_head: bool) -> tuple[int, int, Any]:
         """Waits for an instance with the role; returns the grant's number, the instance's index and its handle.
 
-        at_the_head: put this batch ahead of all waiting ones, because its work began before theirs.
+        at_the_head: put this batch ahead of the waiting ones whose work has not begun, behind others of its kind.
 
         Raises `InfrastructureError` if no instance is left.
         """

@@ -65,6 +65,8 @@ class GenerationStream(Generic[Tag]):
         self._in_flight = in_flight
         self._judge_roles = dict(judge_roles or {})
         self._submitted = 0
+        # Both first in, first out; the first one before the other.
+        self._ahead: deque[Job[Tag]] = deque()
         self._waiting: deque[Job[Tag]] = deque()
         self._queued: dict[Any, Job[Tag]] = {}
         self._running: dict[Any, tuple[Job[Tag], _Grant]] = {}
@@ -86,17 +88,14 @@ class GenerationStream(Generic[Tag]):
     def submit(self, tag: Tag, request: GenerateRequest, ahead: bool = False) -> int:
         """Requests an engine for a decode batch, immediately or when its bytes fit, in the order of submission.
 
-        ahead: of the decode batches that wait.
+        ahead: of the decode batches that wait, behind what has been put ahead of them before.
 
         Returns its number.
         """
         self._submitted += 1
         job = generation_job(number=self._submitted, tag=tag, request=request, role=ROLLOUT, term=self._fence.term)
         job.ahead = ahead
-        if ahead:
-            self._waiting.appendleft(job)
-        else:
-            self._waiting.append(job)
+        (self._ahead if ahead else self._waiting).append(job)
         self._admit()
         return self._submitted
 
@@ -104,7 +103,7 @@ class GenerationStream(Generic[Tag]):
         """Requests a judge ahead of the waiting decode batches: judging completes work that has begun."""
         self._submitted += 1
         role = self._judge_roles[part]
-        self._waiting.appendleft(
+        self._ahead.append(
             judging_job(number=self._submitted, tag=tag, part=part, request=request, role=role, term=self._fence.term)
         )
         self._admit()
@@ -172,8 +171,9 @@ class GenerationStream(Generic[Tag]):
         arrival, off, rest = job.take(piece, f"rollout-{grant.instance}")
         if job.missing:
             self._dispatcher.progress.remote(grant.number, off)
-        for resumed in reversed(rest):
-            self._acquire(resumed, at_the_head=True)
+        for resumed in rest:
+            resumed.ahead = True
+            self._acquire(resumed)
         return arrival
 
     def results(self) -> Iterator[tuple[Tag, GenerateResult]]:
@@ -187,14 +187,13 @@ class GenerationStream(Generic[Tag]):
 
     def _admit(self) -> None:
         """Requests instances for the batches that fit."""
-        while self._waiting and self._in_flight.take(self._waiting[0].batch.bytes):
-            job = self._waiting.popleft()
-            self._acquire(job, at_the_head=job.ahead)
+        while (jobs := self._ahead or self._waiting) and self._in_flight.take(jobs[0].batch.bytes):
+            self._acquire(jobs.popleft())
 
-    def _acquire(self, job: Job[Tag], at_the_head: bool = False) -> None:
+    def _acquire(self, job: Job[Tag]) -> None:
         job.term = self._fence.term
         with spent(RAY, "requests"):
-            grant = self._dispatcher.acquire.remote(job.term, self._owner, job.size, job.role, at_the_head)
+            grant = self._dispatcher.acquire.remote(job.term, self._owner, job.size, job.role, job.ahead)
         self._queued[grant] = job
 
     def _start(self, reference: Any) -> bool:

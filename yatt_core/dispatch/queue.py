@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from yatt_core.errors import ConfigurationError
 from yatt_core.placement.actions import JUDGE, ROLLOUT, Action, HandOver, Intake, Switch, Take
@@ -21,12 +22,14 @@ class Ticket:
     """A batch that waits for an instance.
 
     size: its number of sequences.
+    ahead: whether it goes ahead of those that are not.
     """
 
     number: int
     owner: str
     size: int
     role: str = ROLLOUT
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +129,12 @@ class DispatchQueue:
     # -- tickets ------------------------------------------------------------------------------------------------------
 
     def submit(self, owner: str, size: int, role: str = ROLLOUT, at_the_head: bool = False) -> Ticket:
-        """Queues a batch at the end or, with `at_the_head`, at the head; `grant` returns it when it may start."""
+        """Queues a batch at the end or, with `at_the_head`, behind those that were; `grant` returns it when it may start."""
         self._numbers += 1
-        ticket = Ticket(self._numbers, owner, size, role)
+        ticket = Ticket(number=self._numbers, owner=owner, size=size, role=role, ahead=at_the_head)
         queue = self._queues.setdefault(role, deque())
-        if at_the_head:
-            queue.appendleft(ticket)
-        else:
-            queue.append(ticket)
+        place = sum(1 for _ in takewhile(lambda other: other.ahead, queue)) if at_the_head else len(queue)
+        queue.insert(place, ticket)
         return ticket
 
     def grant(self) -> list[tuple[Ticket, int]]:
