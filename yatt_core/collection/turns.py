@@ -67,8 +67,8 @@ def turns_of(spec: RunSpec, codec: TextCodec, toolbox: Toolbox) -> Turns:
 def joins_turns(spec: RunSpec) -> bool:
     """Returns whether turns join what is being decoded: if engines take up responses while they decode others.
 
-    Where a run is exact, vLLM gets planned turns: the last bits of its log-probabilities may depend on the prompts that it reads
-    in the same step, and with joined turns these would come at any time.
+    Where a run is exact, vLLM gets planned turns: no run has shown yet that its bits stay the same if later turns, some of whose
+    tokens it has in its cache, come at any time.
     """
     engine = spec.rollout.engine
     if spec.rollout.tools is None or not engine.continuous:

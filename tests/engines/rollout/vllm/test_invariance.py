@@ -79,6 +79,12 @@ def test_vllms_mode_is_on_for_gpus_that_are_to_be_exact() -> None:
     assert name not in engine_environment(processors=True, invariant=True), "vLLM has no such mode for processors"
 
 
+def test_on_processors_a_worker_has_one_thread_whatever_the_shell_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert engine_environment(processors=True)["OMP_NUM_THREADS"] == "1"
+    assert engine_environment(processors=False)["OMP_NUM_THREADS"] == "4"
+
+
 class Served:
     """An engine in a process of its own, asked by its protocol."""
 
@@ -97,11 +103,8 @@ class Served:
 @pytest.mark.verify
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("dtype", "repeats"), [("float32", True), ("bfloat16", False)])
-def test_on_processors_the_answer_is_what_is_declared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, repeats: bool
-) -> None:
+def test_on_processors_the_answer_is_what_is_declared(tmp_path: Path, dtype: str, repeats: bool) -> None:
     """After an update: until the first one, vLLM 0.32 repeats its bits in bfloat16 too."""
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # as in a run's actors
     folder = tmp_path / "paired"
     build_model(folder, "paired")
     case = vllm_case_of(folder, dtype=dtype)

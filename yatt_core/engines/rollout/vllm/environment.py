@@ -34,6 +34,9 @@ ON_PROCESSORS: Mapping[str, str] = MappingProxyType(
         "TORCHDYNAMO_DISABLE": "1",
         "VLLM_HOST_IP": "127.0.0.1",
         "GLOO_SOCKET_IFNAME": "lo",
+        # A device is a core. How several threads share a sum depends on all that is decoded in the step, so that a response has
+        # other log-probabilities once another prompt joins it.
+        "OMP_NUM_THREADS": "1",
         # GNU's OpenMP has idle threads spin for milliseconds, which they take from the workers of other devices.
         "GOMP_SPINCOUNT": "1000",
         # New weights find a few large pages faster than thousands of small ones; without the setting, glibc has none.
