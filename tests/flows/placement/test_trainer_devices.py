@@ -57,7 +57,9 @@ def test_lent_devices_are_explained_drawn_and_replayed(tmp_path: Path, capsys: p
     assert lent_as_recorded(setting, work.actions[:1]).lent_after_s is None
     row = placements[1].row
     assert isinstance(_levelling(row, setting, Hold()), Levelled)
-    assert isinstance(_levelling(row, replace(setting, lent=0), Hold()), Hold), "as an earlier version recorded its pool"
+    assert isinstance(_levelling(row, replace(setting, lent=0), Hold()), Hold), (
+        "as an earlier version recorded its pool"
+    )
     comparison = compare_all(run, "colocate", placements)
     assert comparison.iterations == 3 and all(row.recorded_s for row in comparison.rows)
 
