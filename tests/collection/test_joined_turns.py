@@ -15,11 +15,12 @@ import pytest
 from tests.collection.local import LocalStream, collect, digests, spec_with, tool
 from tests.services import ROOT
 from tests.tools.functions import PATIENT
+from yatt_core.collection import turns
 from yatt_core.collection.open_shards import OpenBatch
 from yatt_core.collection.turns import joins_turns
 from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
 from yatt_core.errors import AwayError
-from yatt_core.experience import joined_turn_log
+from yatt_core.experience import joined_turn_log, turn_log
 from yatt_core.experience.batch import load_table
 from yatt_core.experience.joined_turn_log import JoinedTurnLog
 from yatt_core.prompts.tool_calls import UNAVAILABLE, ToolAnswer, ToolCall
@@ -286,6 +287,40 @@ def test_killed_between_chunks_samples_are_equal_and_nothing_durable_is_repeated
             turns = sum(rows for kind, rows in written if kind == "turns")
             drawn_again.append(sum(request.seeds.size for request in stream.asked) + turns)
     assert kill_at > 10 and len(set(drawn_again)) == 1, "exactly the turns that are not durable are drawn"
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_batch_goes_on_in_the_way_in_which_it_was_begun(
+    tmp_path: Path, planned: tuple[bytes, Counter[str]], monkeypatch: pytest.MonkeyPatch, joins: bool
+) -> None:
+    """As after an upgrade in the middle of a shard; another batch is begun in the way of the run."""
+    expected, calls = planned
+    module = joined_turn_log if joins else turn_log
+    real = module.write_chunk
+    written: Counter[str] = Counter()
+
+    def write(path: Path, table: pa.Table, labels: dict[str, str]) -> str:
+        digest: str = real(path, table, labels)
+        written["answers" if "call" in path.name or "answers" in path.name else "turns"] += table.num_rows
+        if written["answers"]:
+            raise Killed
+        return digest
+
+    def way(joins: bool) -> None:
+        monkeypatch.setattr(turns, "joins_turns", lambda spec: joins)
+
+    made = spec_with(tool("count", "tests.tools.functions:counting", options={"file": str(tmp_path / "calls")}))
+    way(joins)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(module, "write_chunk", write)
+        collect(tmp_path, made, toolbox=QuickToolbox(made), shards=1)
+    way(not joins)
+    receipts, stream = collect(tmp_path, made, term=2, shards=1)
+    assert digests(receipts) == expected
+    asked = sum(request.seeds.size for request in stream.asked)
+    assert asked + written["turns"] == 8 + calls.total(), "exactly the turns that are not durable are drawn"
+    made_again = (tmp_path / "calls").read_text().splitlines()
+    assert len(made_again) + written["answers"] == calls.total(), "and exactly the calls without a durable answer made"
 
 
 def turn(*tokens: int) -> pa.Table:

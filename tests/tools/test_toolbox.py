@@ -324,9 +324,11 @@ def test_what_a_lost_process_has_answered_is_returned_before_the_loss_is_raised(
     with closing(patient(tmp_path / "file")) as toolbox:
         toolbox.begin({0: ToolCall("patient", {"expression": "1"})})
         assert toolbox._process is not None and toolbox._process._process is not None
-        select.select([toolbox._process._process.stdout], [], [], 20.0)
-        os.kill(pid_of(toolbox), signal.SIGKILL)
-        toolbox._process._process.wait()
+        process = toolbox._process._process
+        assert process.stdout is not None
+        select.select([process.stdout], [], [], 20.0)
+        process.kill()
+        process.wait()
         toolbox.begin({1: ToolCall("patient", {"expression": "2"}), 2: ToolAnswer("", "malformed: no")})
         assert sorted(answers_to(toolbox, 2)) == [(0, ToolAnswer("1")), (2, ToolAnswer("", "malformed: no"))]
         with pytest.raises(InfrastructureError, match="tool process has ended with exit code -9"):

@@ -52,6 +52,7 @@ class OpenBatch:
     members: its responses.
     turns: the log of their turns, if these are turns of the whole batch.
     joined: the log of their turns, if each response goes from turn to turn for itself.
+    joins: whether each response goes from turn to turn for itself.
     pieces: for a turn that is logged as a whole, the pieces that have arrived so far.
     asked: of each request in progress for turns of single responses, by its number, the responses by row.
     responses: None until the responses are durable.
@@ -66,6 +67,7 @@ class OpenBatch:
     turns: TurnLog
     joined: JoinedTurnLog
     scores: BatchScores
+    joins: bool = False
     pieces: list[GeneratePiece] = field(default_factory=list)
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict)
     responses: pa.Table | None = None

@@ -8,7 +8,8 @@ answers durable before they are used.
 - `JoinedTurns`: each response goes on for itself, beside the rest of its batch, and joins what engines with continuous batching
   are decoding.
 
-Seeds follow from the response and its turn, so that both draw the same where a response does not depend on its batch.
+Seeds follow from the response and its turn, so that both draw the same where a response does not depend on its batch. A batch
+goes on in the way in which it was begun, because the two log turns differently (`TurnsAsBegun`).
 """
 
 from __future__ import annotations
@@ -61,7 +62,16 @@ class Turns(Protocol):
 
 def turns_of(spec: RunSpec, codec: TextCodec, toolbox: Toolbox) -> Turns:
     """Returns the way of a run."""
-    return (JoinedTurns if joins_turns(spec) else PlannedTurns)(spec, codec, toolbox)
+    if spec.rollout.tools is None:
+        return PlannedTurns(spec, codec, toolbox)
+    joins = joins_turns(spec)
+    beside = toolbox.beside()
+    return TurnsAsBegun(
+        joins=joins,
+        planned=PlannedTurns(spec, codec, beside if joins else toolbox),
+        joined=JoinedTurns(spec, codec, toolbox if joins else beside),
+        beside=beside,
+    )
 
 
 def joins_turns(spec: RunSpec) -> bool:
@@ -248,6 +258,49 @@ class JoinedTurns:
         for chosen in filter(None, (first, later)):
             request = _next_request(self.spec, self.codec, batch, chosen)
             batch.asked[stream.submit(batch, request, ahead=True)] = tuple(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnsAsBegun:
+    """Turns of batches in the run's way, except for those that were begun in the other way.
+
+    An upgrade or a change of the spec in the middle of a shard may have changed the way; what is durable counts nevertheless.
+
+    joins: whether the run's way is `joined`.
+    beside: the tools of the other way, since calls of both may be in progress at once.
+    """
+
+    joins: bool
+    planned: PlannedTurns
+    joined: JoinedTurns
+    beside: Toolbox
+
+    def go_on(self, batch: OpenBatch, stream: Stream[OpenBatch]) -> None:
+        """See `Turns`."""
+        own = batch.joined if self.joins else batch.turns
+        other = batch.turns if self.joins else batch.joined
+        batch.joins = self.joins if own.begun or not other.begun else not self.joins
+        self._way(batch).go_on(batch, stream)
+
+    def take(self, arrival: Arrival[OpenBatch], stream: Stream[OpenBatch]) -> None:
+        """See `Turns`."""
+        self._way(arrival.tag).take(arrival, stream)
+
+    def waits(self) -> bool:
+        """See `Turns`."""
+        return self.joined.waits()
+
+    def take_answers(self, stream: Stream[OpenBatch]) -> Sequence[OpenBatch]:
+        """See `Turns`."""
+        return self.joined.take_answers(stream)
+
+    def close(self) -> None:
+        """See `Turns`."""
+        self.joined.close()
+        self.beside.close()
+
+    def _way(self, batch: OpenBatch) -> Turns:
+        return self.joined if batch.joins else self.planned
 
 
 def _first_request(spec: RunSpec, codec: TextCodec, batch: OpenBatch) -> GenerateRequest:

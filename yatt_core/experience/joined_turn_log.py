@@ -55,6 +55,11 @@ class JoinedTurnLog:
     _answers: dict[tuple[int, str], ToolAnswer] = field(default_factory=dict)
     _written: int = 0
 
+    @property
+    def begun(self) -> bool:
+        """Whether the first turn of a response is durable."""
+        return any(before == _NOTHING for _, before in self._left())
+
     def turn(self, response: int) -> pa.Table | None:
         """Returns a response's next turn as a table of one row, if it is durable and follows exactly its turns and answers."""
         found = self._left().get((response, self._history(response)))

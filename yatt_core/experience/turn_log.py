@@ -39,6 +39,12 @@ class TurnLog:
     _turns: list[str] = field(default_factory=list)
     _answers: list[dict[int, str]] = field(default_factory=list)
 
+    @property
+    def begun(self) -> bool:
+        """Whether the first turn is durable."""
+        before = hashlib.sha256().hexdigest()
+        return self._find("turn-00", {"plan": self.plan, "before": before}) is not None
+
     def turn(self) -> pa.Table | None:
         """Returns the policy's answers in the next turn, if durable and preceded by exactly these turns and results."""
         labels = self._labels()

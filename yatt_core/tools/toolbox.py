@@ -75,6 +75,8 @@ class Toolbox:
 
     def __init__(self, spec: ToolsSpec | None, run_folder: Path | None = None) -> None:
         self._tools = {tool.name: tool for tool in spec.functions} if spec else {}
+        self._spec = spec
+        self._run_folder = run_folder
         self._process = None if spec is None else ToolProcess(spec, run_folder)
         # By tool: what is known of the service that it asks.
         self._services: dict[str, Availability] = {}
@@ -92,6 +94,15 @@ class Toolbox:
         self._error: YattError | None = None
         self._given_up: set[str] = set()
         self._numbers = itertools.count()
+
+    def beside(self) -> Toolbox:
+        """Returns a toolbox with calls and a process of its own that shares what is known of the tools' services."""
+        other = Toolbox(self._spec, self._run_folder)
+        other._services = self._services
+        other._answered = self._answered
+        other._unanswered = self._unanswered
+        other._found = self._found
+        return other
 
     def answer(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> Iterator[tuple[int, ToolAnswer]]:
         """Yields answers to calls by number, in the order in which they arrive; results never depend on that order.
