@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from yatt_core.prompts.tool_calls import UNAVAILABLE, ToolAnswer, ToolCall, read
 from yatt_core.spec.sections.tools import ToolsSpec
 from yatt_core.tools.toolbox import Toolbox
 
+LIMITS = {"timeout_seconds": 20.0, "memory_mb": 64}
 BAD = (
     "hang",
     "hang_in_c",
@@ -220,6 +222,29 @@ def test_long_calls_are_sent_while_nobody_reads_the_answers(tmp_path: Path) -> N
         for number in range(count):
             toolbox.begin({number: ToolCall("patient", {"expression": text})})
         assert {number for number, _ in answers_to(toolbox, count)} == set(range(count))
+
+
+def test_a_caller_that_was_busy_does_not_take_a_process_for_dead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    monkeypatch.setattr("yatt_core.tools.process.SLACK_SECONDS", 0.25 - LIMITS["timeout_seconds"])
+    monkeypatch.setattr("yatt_core.tools.process.GAP_SECONDS", 0.01)
+    long = "1" * 200_000
+    functions = [
+        {"name": "patient", "function": "tests.tools.functions:patient", "options": {"file": str(file)}, **LIMITS}
+    ]
+    spec = ToolsSpec.model_validate({"functions": functions, "max_result_tokens": len(long)})
+    with closing(Toolbox(spec)) as toolbox:
+        toolbox.begin({0: ToolCall("patient", {"expression": PATIENT}), 1: ToolCall("patient", {"expression": long})})
+        answers: list[tuple[int, ToolAnswer]] = []
+        while not answers:
+            time.sleep(0.3)
+            answers += toolbox.arrived()
+        assert answers == [(1, ToolAnswer(long))], "although its answer needs several looks"
+        with pytest.raises(InfrastructureError, match=r"did not respond for 0\.25 s"):
+            while True:
+                toolbox.arrived(0.05)
 
 
 def test_abandoned_calls_are_not_mistaken_for_later_ones(toolbox: Toolbox) -> None:

@@ -29,6 +29,8 @@ END_SECONDS = 10.0
 """Time limit for the process to exit on its own."""
 SLACK_SECONDS = 60.0
 """Added to the calls' own time limits, for a busy machine."""
+GAP_SECONDS = 1.0
+"""The longest time between two looks for answers that counts as waiting: a caller that did something else did not wait."""
 CHARACTERS_PER_TOKEN = 32
 """Before it is tokenized, a result's text is cut to this many characters per token of `max_result_tokens`."""
 
@@ -48,7 +50,9 @@ class ToolProcess:
         self._unsent = bytearray()
         # The time limits of the calls in progress, by number.
         self._limits: dict[int, float] = {}
+        # When something was heard last and when was looked for it, in seconds of the monotonic clock.
         self._heard = 0.0
+        self._looked = 0.0
         self._ended: InfrastructureError | None = None
 
     @property
@@ -65,6 +69,7 @@ class ToolProcess:
         process = self._started()
         if not self._limits:
             self._heard = time.monotonic()
+            self._looked = self._heard
         self._limits |= {number: self._seconds[call.name] for number, call in calls.items()}
         lines = [
             {"number": number, "tool": call.name, "arguments": dict(call.arguments)} for number, call in calls.items()
@@ -81,17 +86,17 @@ class ToolProcess:
         process = self._process
         if process is None or not self._limits:
             return []
+        self._heard += max(0.0, time.monotonic() - self._looked - GAP_SECONDS)
         self._exchange(process, 0.0 if b"\n" in self._unread else seconds)
+        self._looked = time.monotonic()
         *lines, self._unread = self._unread.split(b"\n")
-        if lines:
-            self._heard = time.monotonic()
         answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
         for answer in answers:
             self._limits.pop(int(answer["number"]), None)
         if self._ended is not None and not answers:
             raise self._ended
         limit = SLACK_SECONDS + max(self._limits.values(), default=0.0)
-        if self._limits and time.monotonic() - self._heard > limit:
+        if self._limits and self._looked - self._heard > limit:
             raise InfrastructureError(f"the tool process did not respond for {limit:g} s")
         return answers
 
@@ -192,6 +197,8 @@ class ToolProcess:
         if not data:
             self._ended = InfrastructureError(f"the tool process has ended with exit code {process.wait()}")
         self._unread += data
+        # A part of a long answer is a sign of life as well.
+        self._heard = time.monotonic()
 
 
 def _setup(spec: ToolsSpec, run_folder: Path | None) -> dict[str, Any]:
