@@ -306,6 +306,35 @@ def test_a_call_that_a_service_does_not_answer_beside_others_has_no_answer_for_t
 
 
 @pytest.mark.usefixtures("quick")
+def test_calls_that_a_service_does_not_answer_share_a_witness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yatt_core.tools.toolbox.RETRIES", 0)
+    sent: dict[int, str] = {}
+    asked: list[str] = []
+
+    def send(calls: dict[int, ToolCall]) -> None:
+        sent.update({number: str(call.arguments["expression"]) for number, call in calls.items()})
+
+    def receive(seconds: float) -> list[dict[str, object]]:
+        """Answers everything in one read, but no 7."""
+        lines: list[dict[str, object]] = []
+        for number, text in sent.items():
+            refused = {"kind": UNAVAILABLE, "reason": "busy"}
+            lines.append({"number": number, **(refused if "7" in text else {"value": text})})
+            asked.append(text)
+        sent.clear()
+        return lines
+
+    with closing(Toolbox(spec_of("asking"))) as toolbox:
+        assert toolbox._process is not None
+        monkeypatch.setattr(toolbox._process, "send", send)
+        monkeypatch.setattr(toolbox._process, "receive", receive)
+        assert ask(toolbox, "asking", expression="1") == ToolAnswer("1")
+        found = dict(toolbox.answer({n: ToolCall("asking", {"expression": "7"}) for n in range(4)}))
+        assert len(found) == 4 and all(answer.is_unavailable for answer in found.values())
+    assert asked == ["1", *"7777", "1", *"7777"], "a last attempt of each, once others are answered"
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_service_that_is_away_costs_only_its_own_calls(tmp_path: Path) -> None:
     away = tmp_path / "away"
     away.touch()
@@ -383,3 +412,4 @@ def test_a_service_that_answers_no_call_is_away(tmp_path: Path) -> None:
             # What may not be repeated is asked once: the answer to the first question is kept for the second one.
             assert asked == (["1", "1", "2"] if deterministic else ["2"])
             assert ask(toolbox, "asking", expression="2") == ToolAnswer("found 2"), "a kept answer serves once"
+            assert toolbox.answers(asks) is None, "what has answered since is not looked for"

@@ -52,15 +52,20 @@ class _Asked:
     failure: ToolAnswer = NO_ANSWER
     due: float = 0.0
 
+    @property
+    def failed_before(self) -> float:
+        """When the attempt before the newest had failed, or the first one was made."""
+        return self.sent if self.attempts is None else self.attempts.since
+
 
 @dataclass(slots=True)
 class _Witness:
     """A call that was answered before and is made again, to see whether the tool's service answers anybody.
 
-    asked: the call for which it is made.
+    asked: the calls that wait for its answer.
     """
 
-    asked: _Asked
+    asked: list[_Asked]
     call: ToolCall
     sent: float
 
@@ -86,9 +91,10 @@ class Toolbox:
         self._unanswered: dict[str, ToolCall] = {}
         # Answers to calls of `answers`, by the call, each with its time.
         self._found: dict[str, tuple[float, ToolAnswer]] = {}
-        # Calls in progress, by their number within the process, and those that are made again later.
+        # Calls in progress, by their number within the process, those that are made again later, and witnesses by tool.
         self._made: dict[int, _Asked | _Witness] = {}
         self._paused: list[_Asked] = []
+        self._witnesses: dict[str, _Witness] = {}
         self._ready: deque[tuple[int, ToolAnswer]] = deque()
         # What is raised once nothing is in progress, and the tools that are not called until then.
         self._error: YattError | None = None
@@ -202,8 +208,12 @@ class Toolbox:
             known.failed()
         else:
             known.answered(time.monotonic(), one.sent)
+            self._unanswered.pop(name, None)
         if isinstance(one, _Witness):
-            self._follow(one.asked, can_see=False)
+            del self._witnesses[name]
+            for asked in one.asked:
+                # It says nothing of a call that had failed before in the time since it was sent.
+                self._follow(asked, can_see=asked.failed_before >= one.sent)
         elif answer.is_unavailable:
             one.failure = ToolAnswer("", answer.error)
             one.attempts = one.attempts or Attempts(RETRIES, since=one.sent)
@@ -223,8 +233,11 @@ class Toolbox:
         step = one.attempts.after_failure(self._services[name], now, can_see)
         if step == "failed":
             self._ready.append((one.number, one.failure))
+        elif step == "see" and name in self._witnesses:
+            self._witnesses[name].asked.append(one)
         elif step == "see":
-            self._make([_Witness(asked=one, call=self._answered[name], sent=now)])
+            self._witnesses[name] = _Witness(asked=[one], call=self._answered[name], sent=now)
+            self._make([self._witnesses[name]])
         elif step == "away":
             self._unanswered[name] = one.call
             self._give_up([name], AwayError(f"{_service_of(name)}{IS_AWAY}{one.failure.error}"))
@@ -276,6 +289,7 @@ class Toolbox:
         self._made.clear()
         self._paused.clear()
         self._ready.clear()
+        self._witnesses.clear()
         self._given_up.clear()
         self._error = None
         if self._process is not None:
@@ -290,6 +304,7 @@ class Toolbox:
             except YattError as error:
                 self._give_up(self._tools, error)
                 self._made.clear()
+                self._witnesses.clear()
                 if self._process is not None:
                     self._process.close()
 
