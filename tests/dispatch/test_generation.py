@@ -218,6 +218,22 @@ def test_a_consumer_that_waits_for_something_else_too_looks_now_and_then(stand_i
     assert found[:2] == [None, None] and set(found[2:]) <= {None, number} and number in found
 
 
+def test_a_consumer_that_waits_for_something_else_too_looks_once_each_time(stand_in, monkeypatch):
+    pool = Pool()
+    looks = list[float | None]()
+
+    def wait(references: list[Any], num_returns: int, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+        looks.append(timeout)
+        return [], references
+
+    monkeypatch.setattr(pool, "wait", wait)
+    with stand_in(pool) as stream:
+        stream.submit("only", request_of(0, 1))
+        arrivals = stream.arrivals(beside=lambda: True)
+        assert [next(arrivals) for _ in range(3)] == [None] * 3
+    assert looks == [generation.BESIDE_SECONDS] * 3
+
+
 def test_what_has_begun_earlier_goes_ahead_of_batches_that_wait(stand_in):
     pool = Pool()
     with stand_in(pool, bound=1) as stream:

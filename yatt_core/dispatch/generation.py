@@ -154,12 +154,21 @@ class GenerationStream(Generic[Tag]):
             with spent(WAITING, "tools"):
                 time.sleep(BESIDE_SECONDS)
             return []
-        at_once = min(AT_ONCE, len(open_references))
+        if is_brief:
+            # First, since as a rule nothing is ready, and then this is the only look at all references.
+            first = self._first(open_references, BESIDE_SECONDS)
+            return first and (self._available(open_references) or first)
+        return self._available(open_references) or self._first(open_references, None)
+
+    def _available(self, references: list[Any]) -> list[Any]:
         with spent(RAY, "what is ready"):
-            ready, _ = ray.wait(open_references, num_returns=at_once, timeout=0)
-        if not ready:
-            with spent(WAITING, "answers"):
-                ready, _ = ray.wait(open_references, num_returns=1, timeout=BESIDE_SECONDS if is_brief else None)
+            ready, _ = ray.wait(references, num_returns=min(AT_ONCE, len(references)), timeout=0)
+        return list(ready)
+
+    def _first(self, references: list[Any], seconds: float | None) -> list[Any]:
+        """Waits for the first of some references, at most so many seconds."""
+        with spent(WAITING, "answers"):
+            ready, _ = ray.wait(references, num_returns=1, timeout=seconds)
         return list(ready)
 
     def _arrived(self, reference: Any) -> Arrival[Tag] | VerdictArrival[Tag] | None:
