@@ -15,8 +15,9 @@ import queue
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -89,7 +90,7 @@ class CallingCodec(PromptCodec):
 
 
 class ThreadStream:
-    """Decode batches that an engine answers together, each call in a thread of its own."""
+    """Decode batches that an engine answers together, each call in a thread of its own; `close` waits for the threads."""
 
     peak_bytes = 0
 
@@ -104,16 +105,23 @@ class ThreadStream:
         """Requests a decode batch; returns its number."""
         self._submitted += 1
         self._left[self._submitted] = request.seeds.size
-        self._threads.submit(self._answer, self._submitted, tag, request)
+        call = self._threads.submit(self._answer, self._submitted, tag, request)
+        call.add_done_callback(partial(self._hear_error, self._submitted, tag))
         return self._submitted
 
     def _answer(self, number: int, tag: OpenBatch, request: GenerateRequest) -> None:
-        try:
-            for piece in hold_back(self._engine.stream(request)):
-                self._came.put((number, tag, piece))
-        except BaseException as error:
+        for piece in hold_back(self._engine.stream(request)):
+            self._came.put((number, tag, piece))
+
+    def _hear_error(self, number: int, tag: OpenBatch, call: Future[None]) -> None:
+        """Hands on the error of a call, so that who waits for its answers gets it."""
+        error = None if call.cancelled() else call.exception()
+        if error is not None:
             self._came.put((number, tag, error))
-            raise
+
+    def close(self) -> None:
+        """Ends the threads; calls that have not begun are never made."""
+        self._threads.shutdown(cancel_futures=True)
 
     def submit_judging(self, tag: OpenBatch, part: str, request: Any) -> None:
         """Refuses: there are no judges."""
@@ -175,8 +183,9 @@ class Bench:
                 toolbox=toolbox,
             )
             started = time.perf_counter()
-            (receipt,) = collector.collect([task], ThreadStream(self._engine))
-            return time.perf_counter() - started, receipt
+            with closing(ThreadStream(self._engine)) as stream:
+                (receipt,) = collector.collect([task], stream)
+                return time.perf_counter() - started, receipt
 
     def turns(self, way: str, number: int, receipt: ShardReceipt) -> list[int]:
         """Returns the tokens of each turn of the policy."""
