@@ -8,22 +8,26 @@ call to Ray could surface anywhere, as a `SystemError`.
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from importlib.util import find_spec
 from typing import Any, Protocol
 
 import ray
 from ray import cloudpickle
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 
-from yatt_core.errors import InfrastructureError, LostActorError, StuckError, YattError
+from yatt_core.errors import ConfigurationError, InfrastructureError, LostActorError, StuckError, YattError
 from yatt_core.spent_time import RAY, spent
 
 SLICE_SECONDS = 0.5
 """The longest part of a wait in which the driver cannot be interrupted."""
 ANSI_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+NO_MODULE = re.compile(r"^ModuleNotFoundError: No module named '([^'.]+)")
+"""Matches how Python ends the traceback of an import that fails since there is no such module."""
 
 
 class BytesMeter:
@@ -125,19 +129,39 @@ def unwrap_ray_error(error: RayError, waiting_for: str) -> Exception:
     """Returns the exception to raise in place of a Ray error.
 
     A `YattError` raised in an actor is returned unchanged. Any other exception in an actor's code stays a Ray
-    error, since it carries the remote traceback. A dead actor becomes a `LostActorError` that names `waiting_for`, and
+    error, since it carries the remote traceback; but one that lacks a package, which this process lacks too, is a
+    `ConfigurationError`, since another attempt lacks it again. What only the actor's node lacks, another node may have. A dead
+    actor becomes a `LostActorError` that names `waiting_for`, and
     anything else that Ray reports, such as an actor that cannot be created, an `InfrastructureError`.
     """
     if isinstance(error, RayTaskError):
         cause = getattr(error, "cause", None)
         while isinstance(cause, RayTaskError):
             cause = getattr(cause, "cause", None)
-        return cause if isinstance(cause, YattError) else error
+        if isinstance(cause, YattError):
+            return cause
+        lacking = f"{type(cause).__name__}: {cause}" if isinstance(cause, ModuleNotFoundError) else ""
+        return lacking_package(lacking, waiting_for) or error
     text = ANSI_COLOURS.sub("", str(error)).strip()
     if getattr(error, "actor_init_failed", False):
         # The exception that the constructor raised comes after the actor's whole traceback.
-        return InfrastructureError(f"{waiting_for}: its actor cannot be created: {text.splitlines()[-1]}")
+        last = text.splitlines()[-1]
+        cannot = InfrastructureError(f"{waiting_for}: its actor cannot be created: {last}")
+        return lacking_package(last, waiting_for) or cannot
     reason = " ".join(text.split())
     if isinstance(error, RayActorError):
         return LostActorError(f"{waiting_for}: its actor died or is unreachable: {reason}")
     return InfrastructureError(f"{waiting_for}: {type(error).__name__}: {reason}")
+
+
+def lacking_package(line: str, waiting_for: str) -> ConfigurationError | None:
+    """Returns the error for an actor that lacks a package; None if it lacks none, or if this process has it.
+
+    line: the last line of the actor's traceback.
+    """
+    found = NO_MODULE.match(line.strip())
+    if found is None or found[1] in sys.modules or find_spec(found[1]) is not None:
+        return None
+    return ConfigurationError(
+        f"{waiting_for}: needs the package {found[1]}, which is not installed; install it on all nodes, then `yatt resume`"
+    )
