@@ -3,8 +3,8 @@
 Consumes the roles, and whether weights go from GPU to GPU. Produces bytes of the buckets that a process holds to send or receive
 them, and of the copies that ranks keep of what they sent, and vLLM engines of their weights (`trainer.sync: delta`).
 The copies are in host memory. Buckets are where they are sent from and where they arrive. A rank finds changes a few numbers at a
-time and writes them into a bucket, which has room for whole weights; an engine applies them in host memory, and weights that an
-engine's actor merges with adapters go to vLLM's processes through it.
+time and writes them into a bucket, which has room for whole weights. An engine applies them in host memory, and weights that its
+actor merges with adapters go to vLLM's processes through it.
 """
 
 from __future__ import annotations
