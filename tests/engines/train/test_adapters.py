@@ -118,11 +118,13 @@ def test_adapters_in_bfloat16_are_merged_as_the_numbers_that_they_are(tmp_path: 
     update(engine, random_task(tmp_path, 1))
     rounded = {name: torch.from_numpy(array).bfloat16() for name, array in engine.stream_weights()}
     taken = []
-    for send in (lambda each: each.view(torch.uint16).numpy(), lambda each: each.float().numpy()):
+    bits = {name: each.view(torch.uint16).numpy() for name, each in rounded.items()}
+    numbers = {name: each.float().numpy() for name, each in rounded.items()}
+    for sent in (bits, numbers):
         rollout = TorchRolloutEngine(str(model_folder), "float32", 16, 4, tmp_path)
         taker = MergingTaker(rollout, model_folder, 1.5, 1000)
         taker.begin_update(1)
-        for bucket in buckets_of((name, send(each)) for name, each in rounded.items()):
+        for bucket in buckets_of(sent.items()):
             taker.take(as_bfloat16(bucket))
         taker.end_update()
         taken.append({name: tensor.clone() for name, tensor in rollout._tensors.items()})
