@@ -201,7 +201,7 @@ class ServedRolloutEngine(WeightTaker):
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """If a part of an update fails, so does the update: waiting responses, which are paused, resume, and fail."""
+        """Lets an update fail if a part of it does: waiting responses, which are paused, resume, and fail."""
         try:
             yield
         except BaseException:
