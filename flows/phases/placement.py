@@ -87,8 +87,7 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     if (inputs.setting.lent_after_s is None) != (pool.lent_after_s is None):
         # It was begun while another decision about lending was in force: what it expects will not happen.
         inputs = replace(inputs, setting=pool)
-    earlier = context.ledger.records.decisions(context.run, context.branch, iteration)
-    planned_from = recorded_inputs(earlier[-1], inputs, context.home.run_folder) if earlier else inputs
+    planned_from = _recorded_inputs(context, iteration, inputs) or inputs
     plan = session.prefetch.plan(iteration, planned_from, session.actors.deadline)
     _require_portable(plan.runtime_policy)
     runtime_policy = plan.runtime_policy
@@ -123,8 +122,8 @@ def decide(session: DriverSession, iteration: int, state: Mapping[str, Any]) -> 
     )
     recorded = context.ledger.records.decision(context.fence, row)
     if spec.asynchrony.lag and device_judges(spec):
-        ahead = replace(inputs, setting=pool)
-        session.prefetch.begin_behind(iteration + 1, ahead, recorded.decision.get("state", {}))
+        behind = session.prefetch.behind(replace(inputs, setting=pool), recorded.decision.get("state", {}))
+        _begin(session, iteration + 1, behind)
     if recorded.decision == row.decision:
         return Placement(recorded, inputs), runtime_policy
     if "start" not in recorded.decision:
@@ -143,7 +142,18 @@ def begin_planning(session: DriverSession, iteration: int, state: Mapping[str, A
     if context.spec.has.judges and device_judges(context.spec):
         session.prefetch.forget()
         pool = lending_pool(context.spec, *lending_in(context, iteration))
-        session.prefetch.begin(iteration, _inputs_of(context, iteration, pool, state))
+        _begin(session, iteration, _inputs_of(context, iteration, pool, state))
+
+
+def _begin(session: DriverSession, iteration: int, known: DecisionInputs) -> None:
+    """Starts to plan an iteration from the inputs that `decide` will plan from, so that the plan is taken and made once."""
+    session.prefetch.begin(iteration, known, _recorded_inputs(session.context, iteration, known))
+
+
+def _recorded_inputs(context: RunContext, iteration: int, known: DecisionInputs) -> DecisionInputs | None:
+    """Returns the inputs from which an iteration's recorded decision is planned again; None if none is recorded."""
+    recorded = context.ledger.records.decisions(context.run, context.branch, iteration)
+    return recorded_inputs(recorded[-1], known, context.home.run_folder) if recorded else None
 
 
 def _inputs_of(context: RunContext, iteration: int, pool: Setting, state: Mapping[str, Any]) -> DecisionInputs:
@@ -225,7 +235,7 @@ def keep_work(
     if context.spec.asynchrony.lag:
         session.prefetch.note(telemetry, name)
     else:
-        session.prefetch.begin(iteration + 1, placement.inputs.after(telemetry, name, decision.decision["state"]))
+        _begin(session, iteration + 1, placement.inputs.after(telemetry, name, decision.decision["state"]))
     return CollectedWork(work, sha256)
 
 

@@ -31,6 +31,7 @@ log = logging.getLogger("yatt_core.flow")
 
 REMEMBERED = 4
 """Number of past iterations whose work a policy sees."""
+_FROM_NOW = "planning a recorded placement again from what is known now: %s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def recorded_work(ledger: Ledger, commit: CommitRow, run_folder: Path) -> tuple[
 
 
 def inputs_of(row: DecisionRow, past: tuple[IterationTelemetry, ...]) -> DecisionInputs:
-    """Returns the inputs of a recorded decision.
+    """Returns the inputs of a recorded decision. Raises `DataError` if another version recorded a setting unknown here.
 
     past: the work that the decision names.
     """
@@ -146,13 +147,21 @@ def recorded_inputs(row: DecisionRow, now: DecisionInputs, folder_of: Callable[[
 
     Its own differ from those of now if, with a lag, it was planned before the latest work was known and lending was decided,
     and if another version counted otherwise how many moved sequences an instance works on. They are of no use for a pool that
-    has other instances now, nor once files of past work are gone.
+    has other instances now, for a setting that only another version knows, nor once files of past work are gone or changed.
+
+    With a lag a decision may name work of an iteration that is not committed yet. If the driver is lost then, the next one
+    finishes that iteration again and overwrites the file with the seconds that it measured, so that the digest differs. The
+    decision is then planned from the inputs of now; if that gives another plan, the recorded roles are held throughout.
 
     folder_of: returns the folder of a run.
     """
     if not {"setting", "past", "state"} <= row.inputs.keys():
         return now
-    setting = setting_from_json(row.inputs["setting"])
+    try:
+        setting = setting_from_json(row.inputs["setting"])
+    except DataError as error:
+        log.warning(_FROM_NOW, error)
+        return now
     pool = replace(now.setting, moved=setting.moved, lent=setting.lent, lent_after_s=setting.lent_after_s)
     if setting != pool:
         return now
@@ -164,7 +173,7 @@ def recorded_inputs(row: DecisionRow, now: DecisionInputs, folder_of: Callable[[
         try:
             past.append(load_work(path, str(name["sha256"])).telemetry)
         except DataError as error:
-            log.warning("planning a recorded placement again from what is known now: %s", error)
+            log.warning(_FROM_NOW, error)
             return now
     return inputs_of(row, tuple(past))
 

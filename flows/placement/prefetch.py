@@ -22,7 +22,14 @@ from yatt_core.placement.seen import IterationTelemetry, PlacementPolicy, Plan
 
 @dataclass(frozen=True, slots=True)
 class _Planning:
+    """A plan that was begun.
+
+    known: the inputs that its decision would have if it were made when the plan was begun.
+    inputs: those from which it is planned; others only if the decision is recorded.
+    """
+
     iteration: int
+    known: DecisionInputs
     inputs: DecisionInputs
     plan: Future[Plan]
 
@@ -36,7 +43,7 @@ class PlacementPrefetch:
         self._noted: list[tuple[IterationTelemetry, Mapping[str, Any]]] = []
 
     def note(self, telemetry: IterationTelemetry, name: Mapping[str, Any]) -> None:
-        """Takes down the work of an iteration, and its name, for the next plan that is begun with `begin_behind`."""
+        """Takes down the work of an iteration, and its name, for the next plan that is begun behind it (`behind`)."""
         self._noted.append((telemetry, name))
 
     def forget(self) -> None:
@@ -44,23 +51,27 @@ class PlacementPrefetch:
         self._ahead = None
         self._noted = []
 
-    def begin_behind(self, iteration: int, inputs: DecisionInputs, state: Mapping[str, Any]) -> None:
-        """Starts planning an iteration while the one before it is collected.
+    def behind(self, inputs: DecisionInputs, state: Mapping[str, Any]) -> DecisionInputs:
+        """Returns the inputs of an iteration that is planned while the one before it is collected, with what was noted.
 
         inputs, state: of the decision of the one before.
         """
         for telemetry, name in self._noted:
             inputs = inputs.after(telemetry, name, state)
         self._noted = []
-        self.begin(iteration, replace(inputs, state=state))
+        return replace(inputs, state=state)
 
-    def begin(self, iteration: int, inputs: DecisionInputs) -> None:
-        """Starts planning an iteration with the expected inputs of its decision."""
-        self._ahead = self._planning(iteration, inputs)
+    def begin(self, iteration: int, known: DecisionInputs, recorded: DecisionInputs | None = None) -> None:
+        """Starts planning an iteration.
+
+        known: the expected inputs of its decision.
+        recorded: the inputs from which its decision is planned again, if it is recorded.
+        """
+        self._ahead = self._planning(iteration, known, recorded or known)
 
     def expected(self, iteration: int) -> DecisionInputs | None:
-        """Returns the inputs with which the plan of an iteration was begun; None if it was not."""
-        return self._ahead.inputs if self._ahead is not None and self._ahead.iteration == iteration else None
+        """Returns what was known when the plan of an iteration was begun; None if it was not."""
+        return self._ahead.known if self._ahead is not None and self._ahead.iteration == iteration else None
 
     def plan(self, iteration: int, inputs: DecisionInputs, within_seconds: float) -> Plan:
         """Returns the plan for these inputs, made ahead of time or now.
@@ -70,13 +81,13 @@ class PlacementPrefetch:
         planning = self._ahead
         self._ahead = None
         if planning is None or planning.inputs != inputs:
-            planning = self._planning(iteration, inputs)
+            planning = self._planning(iteration, inputs, inputs)
         try:
             return planning.plan.result(within_seconds)
         except TimeoutError:
             raise StuckError(f"placement.mode: the policy made no plan within {within_seconds:g} s") from None
 
-    def _planning(self, iteration: int, inputs: DecisionInputs) -> _Planning:
+    def _planning(self, iteration: int, known: DecisionInputs, inputs: DecisionInputs) -> _Planning:
         made: Future[Plan] = Future()
 
         def work() -> None:
@@ -86,4 +97,4 @@ class PlacementPrefetch:
                 made.set_exception(error)
 
         threading.Thread(target=work, name="placement", daemon=True).start()
-        return _Planning(iteration, inputs, made)
+        return _Planning(iteration, known, inputs, made)

@@ -9,6 +9,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from pydantic import ValidationError
+
+from yatt_core.errors import DataError
+from yatt_core.installed import failure_text
 from yatt_core.placement.seen import IterationTelemetry, Setting, SwitchTime, Usage
 from yatt_core.placement.work import SampleWork, WaveWork
 from yatt_core.placement.workload import EngineConstants, SwitchCosts
@@ -32,9 +36,15 @@ def setting_to_json(setting: Setting) -> dict[str, Any]:
 
 
 def setting_from_json(values: Mapping[str, Any]) -> Setting:
-    """Restores a setting from its JSON values."""
-    models: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in _MODELS.items()}
-    return Setting(**{**values, **models, "speeds": tuple(values["speeds"])})
+    """Restores a setting from its JSON values. Raises `DataError` if they are not those of this version's settings."""
+    try:
+        models: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in _MODELS.items()}
+        return Setting(**{**values, **models, "speeds": tuple(values["speeds"])})
+    except (KeyError, TypeError, ValidationError) as error:
+        raise DataError(
+            "the recorded setting of the placement is not one of this version, which may be older or newer than the one "
+            f"that recorded it: {failure_text(error)}"
+        ) from error
 
 
 def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -238,9 +239,9 @@ def test_a_plan_knows_how_long_the_trainer_learnt_on_the_devices_that_it_lends(
     assert seen[-1] == (2, None), "lending brings nothing, so that the trainer keeps its devices"
 
 
-def measure(monkeypatch: pytest.MonkeyPatch, idle_s: float) -> None:
-    """Lets the newest iteration have learnt for a second and a half. idle_s: how long the trainer then waited."""
-    measured = MeasuredIteration(learning_s=1.5, idle_s=idle_s, busy=1.0, lent=True)
+def measure(monkeypatch: pytest.MonkeyPatch, idle_s: float, learning_s: float = 1.5) -> None:
+    """Lets the newest iteration have learnt for some seconds. idle_s: how long the trainer then waited."""
+    measured = MeasuredIteration(learning_s=learning_s, idle_s=idle_s, busy=1.0, lent=True)
     inputs = lending_to_json(own=2, lent=2, measured=measured, cost_s=0.5)
     monkeypatch.setattr(lending, "_inputs", lambda *_: inputs)
 
@@ -311,7 +312,11 @@ def test_what_was_measured_counts_in_the_drivers_seconds(session: Any) -> None:
 class Expecting:
     """A policy whose roles depend on when lent instances are expected, and on how many moved sequences they take."""
 
+    def __init__(self) -> None:
+        self.planned = 0
+
     def plan(self, setting: Any, past: Any, state: dict[str, Any]) -> Plan:
+        self.planned += 1
         roles = "RRRR" if setting.lent_after_s is None else "RRRJ" if setting.lent_after_s else "RRJJ"
         return Plan(roles, InTurn(), None, "", {"lent_after_s": setting.lent_after_s, "moved": setting.moved})
 
@@ -325,10 +330,17 @@ def test_a_decision_that_was_planned_ahead_is_planned_again_from_its_own_inputs(
     measure(monkeypatch, idle_s=9.0)
     first, _ = decide(session, 2, {})
     assert first.decision.inputs["setting"]["lent_after_s"] == 0.0, "its plan was begun before anything was measured"
-    session.prefetch.forget()
+    third, _ = decide(session, 3, {})
+    policy = Expecting()
+    session.prefetch = PlacementPrefetch(policy)
+    measure(monkeypatch, idle_s=7.0, learning_s=2.5)
     begin_planning(session, 2, {})
     again, runtime_policy = decide(session, 2, {})
     assert isinstance(runtime_policy, Levelled) and again.decision.decision == first.decision.decision
+    same, runtime_policy = decide(session, 3, {})
+    assert isinstance(runtime_policy, Levelled) and same.decision.decision == third.decision.decision
+    session.prefetch.plan(4, session.prefetch.expected(4), session.deadline)
+    assert policy.planned == 3, "each plan that was begun is the one that is taken"
 
 
 def test_a_plan_that_was_begun_for_the_other_decision_about_lending_is_made_anew(
@@ -358,3 +370,31 @@ def test_an_earlier_versions_count_of_moved_sequences_does_not_change_its_plan(
     again, runtime_policy = decide(session, 2, {})
     assert isinstance(runtime_policy, Hold) == held, "a pool of other instances is planned as it is"
     assert again.decision.decision["state"]["moved"] == 32
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"speeds": 4}, "TypeError"),
+        ({"of_later": 1}, "TypeError"),
+        ({"switch": {"of_later": 1}}, "ValidationError"),
+        (None, "KeyError"),
+    ],
+)
+def test_a_setting_that_only_another_version_knows_leads_to_what_is_known_now(
+    session: Any, caplog: pytest.LogCaptureFixture, change: dict[str, Any] | None, said: str
+) -> None:
+    session.prefetch = PlacementPrefetch(Expecting())
+    made, _ = decide(session, 1, {})
+    setting = {} if change is None else {**made.decision.inputs["setting"], **change}
+    inputs = {**made.decision.inputs, "setting": setting}
+    records = session.context.ledger.records
+    records.decision(session.context.fence, replace(made.decision, iteration=2, inputs=inputs))
+    decision = {**made.decision.decision, "start": "RJJJ"}
+    records.decision(session.context.fence, replace(made.decision, iteration=3, inputs=inputs, decision=decision))
+    with caplog.at_level("WARNING", "yatt_core.flow"):
+        _, as_it_was = decide(session, 2, {})
+    assert isinstance(as_it_was, InTurn), "the policy of now decides the same"
+    assert re.search(f"what is known now: .*not one of this version.*{said}", caplog.text)
+    placement, held = decide(session, 3, {})
+    assert placement.decision.decision["start"] == "RJJJ" and isinstance(held, Hold)

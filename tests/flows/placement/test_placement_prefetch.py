@@ -99,16 +99,22 @@ def test_with_a_lag_a_plan_knows_what_was_noted_before_it_began(inputs: Decision
     prefetch = PlacementPrefetch(Dynamic())
     (telemetry,) = inputs.past
     prefetch.note(telemetry, {"iteration": 2})
-    prefetch.begin_behind(4, inputs, {"knobs": 3})
+    prefetch.begin(4, prefetch.behind(inputs, {"knobs": 3}))
     expected = prefetch.expected(4)
     assert expected is not None and expected.state == {"knobs": 3}
     assert [name["iteration"] for name in expected.names] == [1, 2] and len(expected.past) == 2
-    prefetch.begin_behind(5, inputs, {})
-    behind = prefetch.expected(5)
-    assert behind is not None and behind.names == inputs.names, "it is known to the plans after it through their inputs"
+    assert prefetch.behind(inputs, {}).names == inputs.names, "it is known to the plans after it through their inputs"
     prefetch.note(telemetry, {"iteration": 3})
     prefetch.forget()
-    assert prefetch.expected(5) is None
-    prefetch.begin_behind(1, inputs, {})
-    anew = prefetch.expected(1)
-    assert anew is not None and anew.names == inputs.names
+    assert prefetch.expected(4) is None
+    assert prefetch.behind(inputs, {}).names == inputs.names
+
+
+def test_what_a_recorded_decision_is_planned_from_does_not_count_as_what_is_known(inputs: DecisionInputs) -> None:
+    policy = Counting()
+    prefetch = PlacementPrefetch(policy)
+    recorded = replace(inputs, past=(), names=())
+    prefetch.begin(2, inputs, recorded)
+    assert prefetch.expected(2) == inputs, "the plans after it go on from there"
+    prefetch.plan(2, recorded, SECONDS)
+    assert len(policy.threads) == 1, "the plan that was begun is taken"
