@@ -23,6 +23,7 @@ _MODELS: dict[str, type[SpecModel]] = {"rollout": EngineConstants, "judge": Engi
 
 _OF_LENT = ("lent", "lent_after_s")
 """Fields that are left out where no instance is lent."""
+_OF_ANOTHER = "the recorded setting of the placement is not one of this version; another may have recorded it"
 
 
 def setting_to_json(setting: Setting) -> dict[str, Any]:
@@ -40,11 +41,11 @@ def setting_from_json(values: Mapping[str, Any]) -> Setting:
     try:
         models: dict[str, Any] = {name: kind.model_validate(values[name]) for name, kind in _MODELS.items()}
         return Setting(**{**values, **models, "speeds": tuple(values["speeds"])})
-    except (KeyError, TypeError, ValidationError) as error:
-        raise DataError(
-            "the recorded setting of the placement is not one of this version, which may be older or newer than the one "
-            f"that recorded it: {failure_text(error)}"
-        ) from error
+    except ValidationError as error:
+        wrong = (f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise DataError(f"{_OF_ANOTHER}: {'; '.join(wrong)}") from error
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{_OF_ANOTHER}: {failure_text(error)}") from error
 
 
 def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:

@@ -372,12 +372,31 @@ def test_an_earlier_versions_count_of_moved_sequences_does_not_change_its_plan(
     assert again.decision.decision["state"]["moved"] == 32
 
 
+def test_with_a_lag_the_plan_behind_an_iteration_begins_from_what_is_recorded_for_the_next(session: Any) -> None:
+    session.context = replace(session.context, spec=judged_spec("asynchrony.lag=1"))
+    policy = Expecting()
+    session.prefetch = PlacementPrefetch(policy)
+    made, _ = decide(session, 1, {})
+    setting = {**made.decision.inputs["setting"], "moved": 32}
+    recorded = replace(made.decision, iteration=2, inputs={**made.decision.inputs, "setting": setting})
+    recorded = replace(recorded, decision={**recorded.decision, "state": {"lent_after_s": 0.0, "moved": 32}})
+    session.context.ledger.records.decision(session.context.fence, recorded)
+    session.prefetch.plan(2, session.prefetch.expected(2), session.deadline)
+    policy.planned = 0
+    decide(session, 1, {})
+    _, runtime_policy = decide(session, 2, {})
+    session.prefetch.plan(3, session.prefetch.expected(3), session.deadline)
+    assert isinstance(runtime_policy, InTurn) and policy.planned == 3, (
+        "the plan that was begun is the one that is taken"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"speeds": 4}, "TypeError"),
         ({"of_later": 1}, "TypeError"),
-        ({"switch": {"of_later": 1}}, "ValidationError"),
+        ({"switch": {"of_later": 1}}, "of_later: Extra inputs"),
         (None, "KeyError"),
     ],
 )
