@@ -69,6 +69,7 @@ class LocalStream:
         self._engine = VirtualRolloutEngine(engine, made.seed)
         self._engine.update_weights({"state": np.zeros(4, np.uint8)}, 0)
         self._queue: list[tuple[int, Any, GenerateRequest]] = []
+        self._ahead: set[int] = set()
         self._questions: list[tuple[Any, str, JudgeRequest]] = []
         self._judges = {part.name: build_judge(part, None) for part in made.rewards.judges}
         self.asked: list[GenerateRequest] = []
@@ -76,9 +77,15 @@ class LocalStream:
         self.notes: dict[tuple[str, str], tuple[int, int]] = {}
 
     def submit(self, tag: Any, request: GenerateRequest, ahead: bool = False) -> int:
+        """As in a run, what goes ahead goes behind what was put ahead before."""
         self.asked.append(request)
-        self._queue.insert(0 if ahead else len(self._queue), (len(self.asked), tag, request))
-        return len(self.asked)
+        number = len(self.asked)
+        place = len(self._queue)
+        if ahead:
+            place = sum(1 for other, _, _ in self._queue if other in self._ahead)
+            self._ahead.add(number)
+        self._queue.insert(place, (number, tag, request))
+        return number
 
     def submit_judging(self, tag: Any, part: str, request: JudgeRequest) -> None:
         self._questions.append((tag, part, request))

@@ -19,7 +19,7 @@ from yatt_core.collection import turns
 from yatt_core.collection.open_shards import OpenBatch
 from yatt_core.collection.turns import joins_turns
 from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
-from yatt_core.errors import AwayError
+from yatt_core.errors import AwayError, InfrastructureError
 from yatt_core.experience import joined_turn_log, turn_log
 from yatt_core.experience.batch import load_table
 from yatt_core.experience.joined_turn_log import JoinedTurnLog
@@ -242,6 +242,39 @@ def test_a_tool_that_is_away_has_no_call_of_another_made_again(
     disturbed.away = False
     assert collected(disturbed, "disturbed", 2) == expected
     assert disturbed.made == undisturbed.made
+
+
+class LostTools(QuickToolbox):
+    """Fails as soon as it has a call."""
+
+    def arrived(self, seconds: float = 0.0) -> list[tuple[int, ToolAnswer]]:
+        raise InfrastructureError("the tool process has ended")
+
+
+class Counting(LocalStream):
+    """Counts the responses that it hands out."""
+
+    handed_out = 0
+
+    def arrivals(self, beside: Callable[[], bool] = nothing) -> Iterator[Arrival[Any] | VerdictArrival[Any] | None]:
+        for arrival in super().arrivals(beside):
+            if isinstance(arrival, Arrival):
+                self.handed_out += len(arrival.piece.rows)
+            yield arrival
+
+
+def test_what_was_drawn_is_durable_before_a_failure_of_the_tools_is_raised(
+    tmp_path: Path, planned: tuple[bytes, Counter[str]]
+) -> None:
+    expected, calls = planned
+    made = made_with(**JOINED)
+    before = Counting(made)
+    with pytest.raises(InfrastructureError):
+        collect(tmp_path, made, toolbox=LostTools(made), stream=before, shards=1)
+    receipts, stream = collect(tmp_path, made, term=2, toolbox=QuickToolbox(made), shards=1)
+    assert digests(receipts) == expected
+    drawn = sum(request.seeds.size for request in stream.asked)
+    assert drawn + before.handed_out == 8 + calls.total(), "nothing is drawn again"
 
 
 class Killed(BaseException):

@@ -374,6 +374,29 @@ def test_answers_that_arrive_with_an_absence_are_not_lost(monkeypatch: pytest.Mo
             toolbox.arrived()
 
 
+@pytest.mark.usefixtures("quick")
+def test_an_absence_waits_for_calls_of_other_tools_and_hides_no_other_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("yatt_core.tools.toolbox.RETRIES", 0)
+    monkeypatch.setattr("yatt_core.availability.AWAY_SECONDS", 0.0)
+    busy = [{"number": number, "kind": UNAVAILABLE, "reason": "busy"} for number in range(2)]
+
+    def begun_with(last: str) -> Toolbox:
+        """Returns a toolbox with calls in progress, before the last of which is answered the process is lost."""
+        toolbox = Toolbox(spec_of("asking", "patient"))
+        monkeypatch.setattr(toolbox._process, "send", lambda calls: None)
+        looks = mock.Mock(side_effect=[busy, InfrastructureError("the tool process has ended")])
+        monkeypatch.setattr(toolbox._process, "receive", looks)
+        toolbox.begin({n: ToolCall(name, {}) for n, name in enumerate(("asking", "asking", last))})
+        return toolbox
+
+    with closing(begun_with("asking")) as toolbox, pytest.raises(AwayError):
+        toolbox.arrived()  # another call of the same tool is not waited for
+    with closing(begun_with("patient")) as toolbox:
+        assert toolbox.arrived() == []
+        with pytest.raises(InfrastructureError, match="the tool process has ended"):
+            toolbox.arrived()
+
+
 def test_what_a_lost_process_has_answered_is_returned_before_the_loss_is_raised(tmp_path: Path) -> None:
     with closing(patient(tmp_path / "file")) as toolbox:
         toolbox.begin({0: ToolCall("patient", {"expression": "1"})})

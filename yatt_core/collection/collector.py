@@ -105,14 +105,14 @@ class Collector:
             if shard.complete:
                 yield self._seal(shard, stream)
         for arrival in stream.arrivals(beside=turns.waits):
-            batches = list(self._take_answers(turns, stream))
+            # First, so that it is durable although the tools may have failed, which is raised where answers are taken.
             if isinstance(arrival, VerdictArrival):
                 self._be_told(arrival.tag, arrival)
-                batches.append(arrival.tag)
             elif arrival is not None:
                 self._take(arrival, turns, stream)
-                batches.append(arrival.tag)
-            yield from self._settled(batches, stream)
+            if arrival is not None:
+                yield from self._settled([arrival.tag], stream)
+            yield from self._settled(list(self._take_answers(turns, stream)), stream)
 
     def _settled(self, batches: Sequence[OpenBatch], stream: Stream[OpenBatch]) -> Iterator[ShardReceipt]:
         """Settles batches of which something has arrived; seals the shards that they complete, each once."""

@@ -264,7 +264,8 @@ class JoinedTurns:
 class TurnsAsBegun:
     """Turns of batches in the run's way, except for those that were begun in the other way.
 
-    An upgrade or a change of the spec in the middle of a shard may have changed the way; what is durable counts nevertheless.
+    An upgrade or a change of the spec in the middle of a shard may have changed the way; what is durable counts nevertheless. A
+    batch of which both logs are begun goes on in the run's way: what only the other log has of it is drawn and asked again.
 
     joins: whether the run's way is `joined`.
     beside: the tools of the other way, since calls of both may be in progress at once.
@@ -296,8 +297,10 @@ class TurnsAsBegun:
 
     def close(self) -> None:
         """See `Turns`."""
-        self.joined.close()
-        self.beside.close()
+        try:
+            self.joined.close()
+        finally:
+            self.beside.close()
 
     def _way(self, batch: OpenBatch) -> Turns:
         return self.joined if batch.joins else self.planned

@@ -29,6 +29,8 @@ END_SECONDS = 10.0
 """Time limit for the process to exit on its own."""
 SLACK_SECONDS = 60.0
 """Added to the calls' own time limits, for a busy machine."""
+LIFE_SECONDS = 1.0
+"""How often a wait for answers looks whether the process still runs, in seconds."""
 GAP_SECONDS = 1.0
 """The longest time between two looks for answers that counts as waiting: a caller that did something else did not wait."""
 CHARACTERS_PER_TOKEN = 32
@@ -36,7 +38,9 @@ CHARACTERS_PER_TOKEN = 32
 
 
 class ToolProcess:
-    """The process of a spec's tools; it starts with the first call, and again after `close`.
+    """The process of a spec's tools; it starts with the first call.
+
+    It starts again after `close`, and if it was seen to have ended when every call was answered.
 
     run_folder: folder of the run, which has its own copies of files with tools; None before there is a run.
     """
@@ -123,6 +127,9 @@ class ToolProcess:
             process.stdout.close()
 
     def _started(self) -> subprocess.Popen[bytes]:
+        if self._ended is not None and not self._limits:
+            # Nobody has lost an answer by its end, which `receive` therefore does not raise.
+            self.close()
         if self._process is not None:
             return self._process
         setup = _setup(self._spec, self._run_folder)
@@ -165,7 +172,11 @@ class ToolProcess:
         return told
 
     def _exchange(self, process: subprocess.Popen[bytes], seconds: float) -> None:
-        """Sends what the process takes and reads what it has said; waits for something to read for so many seconds at most."""
+        """Sends what the process takes and reads what it has said; waits for something to read for so many seconds at most.
+
+        Notes that the process has ended once nothing is left to read. The end of its answers alone would not show that: a process
+        that a tool's module has started may hold the same pipe open.
+        """
         requests = process.stdin
         answers = process.stdout
         if requests is None or answers is None:
@@ -176,29 +187,40 @@ class ToolProcess:
             if self._unsent:
                 selector.register(requests, selectors.EVENT_WRITE)
             while True:
-                ready = [key.fileobj for key, _ in selector.select(max(0.0, deadline - time.monotonic()))]
+                # Before the look for answers: what the process had said until it ended is there to be read.
+                code = process.poll()
+                left = max(0.0, deadline - time.monotonic())
+                wait = min(left, LIFE_SECONDS) if code is None else 0.0
+                ready = [key.fileobj for key, _ in selector.select(wait)]
                 if requests in ready and self._has_sent_all(requests.fileno()):
                     selector.unregister(requests)
                 if answers in ready:
                     self._read(process, answers.fileno())
-                if answers in ready or requests not in ready:
+                    return
+                if not ready and code is not None:
+                    self._end(code)
+                if not ready and (code is not None or wait == left):
                     return
 
     def _has_sent_all(self, requests: int) -> bool:
         try:
             del self._unsent[: os.write(requests, self._unsent)]
         except BrokenPipeError:
-            # It has ended, and its answers, which may still be unread, are followed by their end.
+            # It has ended, which is noted once its answers, which may still be unread, have been read.
             self._unsent.clear()
         return not self._unsent
 
     def _read(self, process: subprocess.Popen[bytes], answers: int) -> None:
         data = os.read(answers, 1 << 16)
         if not data:
-            self._ended = InfrastructureError(f"the tool process has ended with exit code {process.wait()}")
+            self._end(process.wait())
         self._unread += data
-        # A part of a long answer is a sign of life as well.
+        # A part of a long answer is a sign of life as well. The caller's absence until now is over: it is not added any more.
         self._heard = time.monotonic()
+        self._looked = self._heard
+
+    def _end(self, code: int) -> None:
+        self._ended = InfrastructureError(f"the tool process has ended with exit code {code}")
 
 
 def _setup(spec: ToolsSpec, run_folder: Path | None) -> dict[str, Any]:

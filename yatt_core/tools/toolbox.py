@@ -129,7 +129,8 @@ class Toolbox:
     def begin(self, calls: Mapping[int, ToolCall | ToolAnswer]) -> None:
         """Makes calls, whose answers `arrived` returns by number; no open call has the same one.
 
-        An invalid call is its own answer. That a call cannot be made is raised by `arrived`.
+        An invalid call is its own answer. That a call cannot be made is raised by `arrived`. As long as `arrived` has an error to
+        raise, calls of the tools that it concerns are dropped: `arrived` returns no answer to them.
         """
         now = time.monotonic()
         wanted = []
@@ -153,8 +154,9 @@ class Toolbox:
         A call that a service did not answer is made again before it has failed.
 
         Raises what has gone wrong once all answers that have come have been returned; all open calls end with that.
-        `ConfigurationError` and `InfrastructureError` as `ToolProcess` does: at once. `AwayError` if what a tool asks answers no
-        call: once the calls of the other tools have ended, since only its own calls have to be made again.
+        `ConfigurationError` and `InfrastructureError` as `ToolProcess` does: at once, also instead of an `AwayError` that has not
+        been raised yet. `AwayError` if what a tool asks answers no call: once the calls of the other tools have ended, also those
+        that are begun until then. The tool's own calls are not waited for: they have to be made again.
         """
         with self._errors_kept():
             self._repeat()
@@ -163,10 +165,14 @@ class Toolbox:
         found = list(self._ready)
         self._ready.clear()
         error = self._error
-        if error is not None and not (found or self._made or self._paused):
+        if error is not None and not (found or self._paused or self._has_open()):
             self.close()
             raise error
         return found
+
+    def _has_open(self) -> bool:
+        """Returns whether calls are in progress of tools that are still called."""
+        return any(one.call.name not in self._given_up for one in self._made.values())
 
     def _make(self, calls: Sequence[_Asked | _Witness]) -> None:
         if not calls:
@@ -247,7 +253,9 @@ class Toolbox:
 
     def _give_up(self, tools: Collection[str], error: YattError) -> None:
         """Calls some tools no more until an error has been raised; what is in progress may still be answered."""
-        self._error = self._error or error
+        # A service that is away is found to be so again. Anything else would stay hidden, since only the service is waited for.
+        if self._error is None or (isinstance(self._error, AwayError) and not isinstance(error, AwayError)):
+            self._error = error
         self._given_up.update(tools)
         self._paused = [one for one in self._paused if one.call.name not in self._given_up]
 
