@@ -380,18 +380,24 @@ def test_an_absence_waits_for_calls_of_other_tools_and_hides_no_other_error(monk
     monkeypatch.setattr("yatt_core.availability.AWAY_SECONDS", 0.0)
     busy = [{"number": number, "kind": UNAVAILABLE, "reason": "busy"} for number in range(2)]
 
-    def begun_with(last: str) -> Toolbox:
-        """Returns a toolbox with calls in progress, before the last of which is answered the process is lost."""
+    def begun(third: str, looks: mock.Mock) -> Toolbox:
+        """Returns a toolbox with four calls in progress. looks: what is found of their answers."""
         toolbox = Toolbox(spec_of("asking", "patient"))
         monkeypatch.setattr(toolbox._process, "send", lambda calls: None)
-        looks = mock.Mock(side_effect=[busy, InfrastructureError("the tool process has ended")])
         monkeypatch.setattr(toolbox._process, "receive", looks)
-        toolbox.begin({n: ToolCall(name, {}) for n, name in enumerate(("asking", "asking", last))})
+        toolbox.begin({n: ToolCall(name, {}) for n, name in enumerate(("asking", "asking", third, "asking"))})
         return toolbox
 
-    with closing(begun_with("asking")) as toolbox, pytest.raises(AwayError):
-        toolbox.arrived()  # another call of the same tool is not waited for
-    with closing(begun_with("patient")) as toolbox:
+    with closing(begun("asking", mock.Mock(side_effect=[busy]))) as toolbox, pytest.raises(AwayError):
+        toolbox.arrived()  # other calls of the same tool are not waited for
+    looks = mock.Mock(side_effect=[busy, [{"number": 2, "value": "paid for"}], []])
+    with closing(begun("patient", looks)) as toolbox:
+        assert [toolbox.arrived(20.0) for _ in range(2)] == [[], [(2, ToolAnswer("paid for"))]]
+        with pytest.raises(AwayError):
+            toolbox.arrived(20.0)
+    assert [call.args[0] > 0.0 for call in looks.call_args_list] == [True, True, False]
+    lost = mock.Mock(side_effect=[busy, InfrastructureError("the tool process has ended")])
+    with closing(begun("patient", lost)) as toolbox:
         assert toolbox.arrived() == []
         with pytest.raises(InfrastructureError, match="the tool process has ended"):
             toolbox.arrived()

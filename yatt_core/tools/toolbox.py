@@ -161,18 +161,18 @@ class Toolbox:
         with self._errors_kept():
             self._repeat()
             if not self._ready:
-                self._wait(seconds)
+                self._wait(seconds if self._has_open() else 0.0)
         found = list(self._ready)
         self._ready.clear()
         error = self._error
-        if error is not None and not (found or self._paused or self._has_open()):
+        if error is not None and not (found or self._has_open()):
             self.close()
             raise error
         return found
 
     def _has_open(self) -> bool:
-        """Returns whether calls are in progress of tools that are still called."""
-        return any(one.call.name not in self._given_up for one in self._made.values())
+        """Returns whether calls have no answer yet of tools that are still called."""
+        return bool(self._paused) or any(one.call.name not in self._given_up for one in self._made.values())
 
     def _make(self, calls: Sequence[_Asked | _Witness]) -> None:
         if not calls:
