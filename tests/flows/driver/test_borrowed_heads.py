@@ -30,7 +30,7 @@ from yatt_core.cluster.ray_head import OF_TORCH, STORE, head_covers, ray_head_se
 from yatt_core.models.offline import OFFLINE, SAID
 from yatt_core.planning.start import RAY, WARM_RAY
 from yatt_core.supervisor.client import current_state, stop_supervisor
-from yatt_core.supervisor.services import ServiceSpec
+from yatt_core.supervisor.services import ServiceSpec, ServiceState
 from yatt_core.supervisor.state import SupervisorRequest
 
 SERVER = SharedServer("http://127.0.0.1:1", "a server")
@@ -62,6 +62,12 @@ class Session:
         self.services.borrow()
 
 
+def is_up(folder: Path) -> bool:
+    """Returns whether the head of a cluster is ready: its state does not change any more by itself."""
+    state = current_state(folder)
+    return state is not None and RAY in state.services and state.services[RAY].state is ServiceState.READY
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """Yields a home whose service group has a warm head."""
@@ -81,7 +87,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     ended = threading.Event()
     thread = threading.Thread(target=ClusterOwner(made, 1, ended).run)
     thread.start()
-    wait_until(lambda: (free := free_cluster(made)) is not None and current_state(Path(free.folder)) is not None, 60.0)
+    wait_until(lambda: (free := free_cluster(made)) is not None and is_up(Path(free.folder)), 60.0)
     yield made
     ended.set()
     thread.join()
