@@ -13,8 +13,7 @@ from ops.presentation.page import LEFT, WIDTH, page, picture, scale_of, table, t
 from ops.presentation.placement_words import role_name
 from ops.presentation.png import new_figure, write_figure
 from yatt_core.counting import many
-from yatt_core.placement.actions import JUDGE, ROLLOUT
-from yatt_core.placement.occupancy import TRAINING
+from yatt_core.placement.actions import JUDGE, ROLLOUT, TRAINING
 
 if TYPE_CHECKING:
     from flows.placement.explain import Gantt

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from yatt_core.placement.actions import JUDGE, ROLE_NAMES, ROLLOUT
-from yatt_core.placement.occupancy import TRAINING
+from yatt_core.placement.actions import JUDGE, ROLE_NAMES, ROLLOUT, TRAINING
 
 HOW = {
     "start": "joins the iteration late",

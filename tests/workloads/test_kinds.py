@@ -22,14 +22,14 @@ from yatt_core.engines.registry import build_train_engine
 from yatt_core.engines.train.base.engine import WorkloadTrainEngine
 from yatt_core.errors import ConfigurationError, InfrastructureError
 from yatt_core.keys import WorkKey
-from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.engines import RankContext, SendsWeights
 from yatt_core.protocols.receipts import RowsTask
 from yatt_core.run_actors.actor_registry import ENDPOINT, ROLLOUT, TRAINER
 from yatt_core.run_actors.controller_layout import CONTROLLER
 from yatt_core.run_actors.process_use import process_names
 from yatt_core.spec import RunSpec, load_spec
 from yatt_core.workload_kinds import OF_CLASSES, OF_LANGUAGE, OF_ROWS, OF_SAMPLED, WorkloadParts, parts_in
-from yatt_core.workloads.trained import Accumulates, Evaluates, FineTunes, FreesMemory, SendsWeights
+from yatt_core.workloads.trained import Accumulates, Evaluates, FineTunes, FreesMemory
 
 DRAWING = Path(__file__).parent / "diffusion" / "drawing.yaml"
 SAMPLED = "workload.sampled_by=rollout"

@@ -16,6 +16,8 @@ from yatt_core.errors import ConfigurationError
 
 ROLLOUT = "R"
 JUDGE = "J"
+TRAINING = "T"
+"""Takes the place of a role while the trainer keeps the instance's device."""
 ROLE_NAMES = {ROLLOUT: "rollout", JUDGE: "judge"}
 SERVES = "serves"
 KEEPS = "keeps"

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from yatt_core.placement.actions import JUDGE, KEEPS, LENDS, ROLLOUT, SERVES
+from yatt_core.placement.actions import JUDGE, KEEPS, LENDS, ROLLOUT, SERVES, TRAINING
 from yatt_core.placement.seen import SwitchTime, Usage
 
 GOING_OVER = ""
 """Takes the place of a role while an instance is switching and out of service."""
-TRAINING = "T"
-"""Takes the place of a role while the trainer keeps the instance's device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,8 @@ from flows.placement.replay import _levelling, compare_all, lent_as_recorded, re
 from flows.run.home import Home
 from ops.cli.commands.inspection.placement_tables import print_explanation, print_gantt
 from tests.placement.recorded_run import judged_spec, record_run
-from yatt_core.placement.actions import trainer_line
+from yatt_core.placement.actions import TRAINING, trainer_line
 from yatt_core.placement.lending import Levelled
-from yatt_core.placement.occupancy import TRAINING
 from yatt_core.placement.policies.fixed import Hold
 from yatt_core.placement.records import setting_from_json
 

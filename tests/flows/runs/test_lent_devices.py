@@ -8,7 +8,7 @@ from flows.placement.explain import explain
 from flows.placement.record import PlacementRecord
 from flows.placement.replay import compare_all, replay
 from tests.flows.tools import Driver, same_result
-from yatt_core.placement.occupancy import TRAINING
+from yatt_core.placement.actions import TRAINING
 
 LAG = ("asynchrony.lag=1", "iterations=5", "trainer.engine.ranks=1", "evaluation.every=0")
 
@@ -49,7 +49,7 @@ def test_torch_engines_share_what_is_in_progress_with_a_lent_device(driver: Driv
     )
     planned = driver.create("torch.yaml", *changes)
     driver.drive(planned)
-    engine = "rollout.engine={kind: torch, instances: 2, continuous: true, max_num_seqs: 32}"
+    engine = "rollout.engine={kind: torch, instances: 3, continuous: true, max_num_seqs: 32}"
     lent = driver.create("torch.yaml", *changes, engine, "placement.trainer=lent", "placement.control_seconds=0.02")
     driver.drive(lent)
     assert same_result(driver.results(lent), driver.results(planned))

@@ -10,8 +10,7 @@ from ops.presentation.columns import Column, Columns
 from ops.presentation.output import message, write, write_list
 from ops.presentation.placement_words import role_name, roles_text
 from yatt_core.counting import many
-from yatt_core.placement.actions import JUDGE, ROLLOUT
-from yatt_core.placement.occupancy import TRAINING
+from yatt_core.placement.actions import JUDGE, ROLLOUT, TRAINING
 from yatt_core.planning.files import LOST_WITH_A_NODE
 
 if TYPE_CHECKING:

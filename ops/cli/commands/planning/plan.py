@@ -23,7 +23,6 @@ from ops.terminal.options import HomeOption, Output, OutputOption, OverridesOpti
 from yatt_core.counting import many
 from yatt_core.errors import ConfigurationError, ExitCode
 from yatt_core.planning.assumptions import Assumptions, parse_spread
-from yatt_core.spec.sections.placement import APART, LENT
 
 if TYPE_CHECKING:
     from yatt_core.planning.cluster import DescribedCluster
@@ -228,6 +227,8 @@ def _placement_rows(made: RunPlan) -> list[tuple[object, ...]]:
 
 def _ranks(made: RunPlan) -> str:
     """Returns how many ranks there are; those of FSDP2 share one copy of the model."""
+    from yatt_core.spec.sections.placement import APART, LENT
+
     ranks = many(made.demand.ranks, "rank")
     copies = 1 if made.roles.trainer.kind == "fsdp2" else made.demand.copies
     devices = {APART: ", devices of its own", LENT: ", devices that it lends"}
