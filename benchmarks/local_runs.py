@@ -53,21 +53,10 @@ class Done(NamedTuple):
     metrics: Sequence[Metric]
 
 
-class LocalStream:
-    """A stream of decode batches that one engine of this process answers in turn; there are no judges."""
+class StreamWithoutJudges:
+    """What a stream of decode batches has for judges and their placement, where there are none."""
 
     peak_bytes = 0
-
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
-        self._waiting = list[tuple[int, OpenBatch, GenerateRequest]]()
-        self._submitted = 0
-
-    def submit(self, tag: OpenBatch, request: GenerateRequest, ahead: bool = False) -> int:
-        """Requests a decode batch; returns its number."""
-        self._submitted += 1
-        self._waiting.insert(0 if ahead else len(self._waiting), (self._submitted, tag, request))
-        return self._submitted
 
     def submit_judging(self, tag: OpenBatch, part: str, request: Any) -> None:
         """Refuses: the runs have no judges."""
@@ -75,6 +64,24 @@ class LocalStream:
 
     def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
         """Ignores how far a wave has come."""
+
+
+class LocalStream(StreamWithoutJudges):
+    """A stream of decode batches that one engine of this process answers in turn."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._waiting = list[tuple[int, OpenBatch, GenerateRequest]]()
+        self._ahead = 0
+        self._submitted = 0
+
+    def submit(self, tag: OpenBatch, request: GenerateRequest, ahead: bool = False) -> int:
+        """Requests a decode batch; returns its number. As in a run, what goes ahead goes behind what was put ahead before."""
+        self._submitted += 1
+        place = self._ahead if ahead else len(self._waiting)
+        self._waiting.insert(place, (self._submitted, tag, request))
+        self._ahead += ahead
+        return self._submitted
 
     def arrivals(
         self, beside: Callable[[], bool] = nothing
@@ -85,6 +92,7 @@ class LocalStream:
                 yield None
                 continue
             number, tag, request = self._waiting.pop(0)
+            self._ahead = max(0, self._ahead - 1)
             missing = set(range(request.seeds.size))
             for piece in self._engine.stream(request):
                 if piece is not None:

@@ -26,6 +26,7 @@ import safetensors.numpy
 import torch
 
 from benchmarks.common import Report, argument_parser, load_average, print_report, progress
+from benchmarks.local_runs import StreamWithoutJudges
 from yatt_core.collection.collector import Collector
 from yatt_core.collection.open_shards import OpenBatch
 from yatt_core.dispatch.stream import Arrival, VerdictArrival, nothing
@@ -89,10 +90,8 @@ class CallingCodec(PromptCodec):
         return super().decode(tokens)
 
 
-class ThreadStream:
+class ThreadStream(StreamWithoutJudges):
     """Decode batches that an engine answers together, each call in a thread of its own; `close` waits for the threads."""
-
-    peak_bytes = 0
 
     def __init__(self, engine: RolloutEngine) -> None:
         self._engine = engine
@@ -122,13 +121,6 @@ class ThreadStream:
     def close(self) -> None:
         """Ends the threads; calls that have not begun are never made."""
         self._threads.shutdown(cancel_futures=True)
-
-    def submit_judging(self, tag: OpenBatch, part: str, request: Any) -> None:
-        """Refuses: there are no judges."""
-        raise NotImplementedError(part)
-
-    def note(self, wave: str, part: str, rolled: int, judged: int) -> None:
-        """Ignores how far a wave has come."""
 
     def arrivals(
         self, beside: Callable[[], bool] = nothing
