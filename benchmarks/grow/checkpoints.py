@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import progress
-from benchmarks.grow.ranks import private_growth
+from benchmarks.grow.ranks import policy_of, private_growth
+from yatt_core.engines.train.base.policy import Policy
 
 PARAMETERS = {
     "hidden_size": 1024,
@@ -115,11 +116,10 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     from yatt_core.engines.train.ranks.rendezvous import hold_address
     from yatt_core.protocols.engines import RankContext
 
-    trainer: Any = build_train_engine(_spec(engine), RankContext(folder, folder, str(model), 0))
+    trainer = build_train_engine(_spec(engine), RankContext(folder, folder, str(model), 0))
     trainer.connect(rank, RANKS, _told(folder / "address", hold_address() if rank == 0 else None))
     trainer.initialise()
-    _make_moments(trainer, str(engine["kind"]))
-    trainer._version = 1
+    _make_moments(policy_of(trainer))
     writer = CheckpointWriter(folder)
     identity = _identity()
     target = "checkpoints/b000-i000001.t0001"
@@ -138,11 +138,11 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     peak = private_growth(take)
     published = time.perf_counter()
     share = kept[0].nbytes
-    needed = _bytes_held(trainer)
+    needed = _bytes_held(policy_of(trainer))
     _until(lambda: (folder / target).exists())
     read = _bytes_read()
     begun = time.perf_counter()
-    trainer.restore(folder / target, 1)
+    trainer.restore(folder / target, trainer.version)
     cost = Cost(
         share=share,
         peak=peak,
@@ -157,23 +157,26 @@ def _rank(rank: int, folder: Path, model: Path, engine: Mapping[str, Any], answe
     close_process_group()
 
 
-def _make_moments(trainer: Any, kind: str) -> None:
+def _make_moments(policy: Policy) -> None:
     """Takes an optimizer step with made-up gradients, since a pass over the model would add nothing."""
     import torch
 
-    if kind == "megatron":
-        for parameter in trainer.policy._part.module.parameters():
-            parameter.main_grad.fill_(1e-3)
-    else:
-        for parameter in trainer.policy.optimizer.named.values():
+    from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW
+
+    optimizer = policy.optimizer
+    if isinstance(optimizer, ShardedAdamW):
+        for parameter in optimizer.named.values():
             parameter.grad = torch.full_like(parameter, 1e-3)
-    trainer.policy.optimizer.apply(1e-4, 1.0)
-    trainer.policy.optimizer.zero()
+    else:
+        for gradient in policy.memory().passing:
+            gradient.fill_(1e-3)
+    optimizer.apply(1e-4, 1.0)
+    optimizer.zero()
 
 
-def _bytes_held(trainer: Any) -> int:
+def _bytes_held(policy: Policy) -> int:
     kinds = ("weights", "exp_avg", "exp_avg_sq")
-    return sum(part.values.nbytes for kind in kinds for part in trainer.policy.parts(kind))
+    return sum(part.values.nbytes for kind in kinds for part in policy.parts(kind))
 
 
 def _spec(engine: Mapping[str, Any]) -> Any:

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.common import progress
 from benchmarks.experience import seal_responses
 from benchmarks.grow.models import FSDP2, MEGATRON, SEED, TINY, TORCH, spec_of, write_model
-from benchmarks.grow.ranks import Rank, on_ranks, private_growth, return_freed_memory
+from benchmarks.grow.ranks import Rank, local_part, on_ranks, policy_of, private_growth, return_freed_memory
 from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
 from yatt_core.installed import has_distribution
 from yatt_core.protocols.engines import RankContext
@@ -80,8 +80,7 @@ def learn(rank: Rank, engine_spec: dict[str, Any], folder: Path, copies: int, vo
     gradients: int = 0
     if engine_spec["kind"] == "fsdp2":
         # The other engines hold them from one update to the next.
-        model: Any = vars(engine)["_model"]
-        gradients = sum(parameter.to_local().nbytes for parameter in model.parameters())
+        gradients = sum(local_part(parameter).nbytes for parameter in policy_of(engine).loaded().parameters())
     return growth - gradients
 
 

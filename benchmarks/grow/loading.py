@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.common import progress
 from benchmarks.grow.models import FSDP2, MEGATRON, TINY, spec_of, write_model
-from benchmarks.grow.ranks import Rank, on_ranks, private_growth
+from benchmarks.grow.ranks import Rank, local_part, on_ranks, policy_of, private_growth
 from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
 from yatt_core.installed import has_distribution
 from yatt_core.protocols.engines import RankContext, TrainEngine
@@ -65,6 +65,4 @@ def load(rank: Rank, engine_spec: dict[str, Any], folder: Path, sizes: dict[str,
 
 
 def _own_bytes(engine: TrainEngine) -> int:
-    model: Any = vars(vars(engine)["policy"])["_model"]
-    parts = [getattr(parameter, "_local_tensor", parameter) for parameter in model.parameters()]
-    return sum(part.nbytes for part in parts)
+    return sum(local_part(parameter).nbytes for parameter in policy_of(engine).loaded().parameters())

@@ -23,10 +23,12 @@ from benchmarks.common import progress
 from benchmarks.grow.learning import random_experience
 from benchmarks.grow.members import BUCKET, RANKS, sent_spec, take_part
 from benchmarks.grow.models import FSDP2, MEGATRON, spec_of, write_model
-from benchmarks.grow.ranks import Rank, on_ranks, private_growth, return_freed_memory
+from benchmarks.grow.ranks import Rank, local_part, on_ranks, policy_of, private_growth, return_freed_memory
 from benchmarks.grow.receivers import ENGINE_TYPE, KINDS
 from benchmarks.grow.transfers import SIZES as SENT_SIZES
 from benchmarks.grow.transfers import VOCABULARY as SENT_VOCABULARY
+from yatt_core.engines.train.base.policy import Policy
+from yatt_core.engines.train.fsdp2.optimizer import ShardedAdamW
 from yatt_core.installed import MEGATRON as MEGATRON_PACKAGE
 from yatt_core.installed import has_distribution
 from yatt_core.planning.assumptions import Assumptions, Spread
@@ -36,7 +38,7 @@ from yatt_core.planning.memory.demand import demand_of, trainer_of
 from yatt_core.planning.memory.training import checkpoint_buffers
 from yatt_core.planning.memory.transfers import bytes_sending
 from yatt_core.planning.roles import Roles, roles_of
-from yatt_core.protocols.engines import RankContext
+from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.protocols.receipts import BatchTask
 from yatt_core.spec import RunSpec, load_spec
 
@@ -113,7 +115,7 @@ def hold(rank: Rank, spec: RunSpec, folder: Path) -> Lines:
     """Returns what this rank holds; memory is measured in the second update, when moments exist."""
     return_freed_memory()
     place = folder / f"{spec.trainer.engine.kind}-{getattr(spec.trainer.engine, 'recompute_granularity', '')}"
-    engine: Any = rank.engine(spec, RankContext(place, place / "inputs", str(folder / "model"), 0))
+    engine = rank.engine(spec, RankContext(place, place / "inputs", str(folder / "model"), 0))
     lines = {"load": private_growth(engine.initialise)}
     for iteration in (1, 2):
         prompts = spec.data.prompts_per_iteration
@@ -134,26 +136,29 @@ def hold(rank: Rank, spec: RunSpec, folder: Path) -> Lines:
         lines["prepare"] = private_growth(partial(_prepare, engine, task, kept))
         lines["learn"] = private_growth(partial(engine.learn, task, rank.shared(kept[0])))
     lines["checkpoint"] = private_growth(engine.freeze_state)
-    return lines | _lasting(engine)
+    return lines | _lasting(policy_of(engine))
 
 
-def _prepare(engine: Any, task: BatchTask, kept: list[Any]) -> None:
+def _prepare(engine: TrainEngine, task: BatchTask, kept: list[Any]) -> None:
     kept.append(engine.prepare(task))
 
 
-def _lasting(engine: Any) -> Lines:
+def _lasting(policy: Policy) -> Lines:
     """Returns the bytes of the tensors that a rank holds from one update to the next."""
-    state = engine.policy.optimizer
-    reference = engine.policy.reference
-    weights = [getattr(each, "_local_tensor", each) for each in engine.policy._model.parameters()]
-    if engine._spec.trainer.engine.kind == "megatron":
-        optimizer = state.lasting()
-        lines = {"gradients": _storages(engine.policy._part.gradients())}
-    else:
+    state = policy.optimizer
+    reference = policy.reference
+    weights = [local_part(each) for each in policy.loaded().parameters()]
+    if isinstance(state, ShardedAdamW):
         # Gradients exist only within an update: `learn` includes them.
-        optimizer = (shard for kind in state.moments.values() for shard in kind.values())
+        optimizer = tuple(shard for kind in state.moments.values() for shard in kind.values())
         lines = Lines()
         reference = reference.values()
+    else:
+        from yatt_core.engines.train.megatron.optimizer import MegatronAdamW
+
+        assert isinstance(state, MegatronAdamW)
+        optimizer = tuple(state.lasting())
+        lines = {"gradients": _storages(policy.memory().passing)}
     held = _storages([*weights, *optimizer]) - _storages(weights)
     return lines | {"weights": _storages(weights), "optimizer": held, "reference": _storages(reference)}
 

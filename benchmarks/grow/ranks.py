@@ -11,11 +11,17 @@ import multiprocessing
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
+from unittest import mock
+
+import torch
+from torch.distributed.tensor import DTensor
 
 from benchmarks.payload.memory import PeakGrowth
 from yatt_core.engines import host_memory
 from yatt_core.engines.host_memory import give_back_freed_memory
 from yatt_core.engines.registry import build_train_engine
+from yatt_core.engines.train.base.policy import Policy
+from yatt_core.engines.train.base.policy_engine import PolicyTrainEngine
 from yatt_core.engines.train.ranks.rendezvous import hold_address
 from yatt_core.protocols.engines import RankContext, TrainEngine
 from yatt_core.spec import RunSpec
@@ -51,6 +57,17 @@ class Rank:
         return self._peer.recv()
 
 
+def policy_of(engine: TrainEngine) -> Policy:
+    """Returns the model that a train engine holds, with its type, so that mypy notices when one of its methods moves."""
+    assert isinstance(engine, PolicyTrainEngine)
+    return engine.policy
+
+
+def local_part(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns what this rank holds of a parameter: its shard, or all of it if it is not sharded."""
+    return parameter.to_local() if isinstance(parameter, DTensor) else parameter
+
+
 def private_growth(call: Callable[[], object]) -> int:
     """Returns the bytes by which a call lets this process's private memory grow at its peak.
 
@@ -72,7 +89,8 @@ def return_freed_memory() -> None:
     library = ctypes.CDLL(None)
     for parameter in (MMAP_THRESHOLD, TRIM_THRESHOLD):
         library.mallopt(parameter, SMALLEST_MAPPED)
-    vars(host_memory)["_glibc"] = lambda: None
+    # Fails if the function has another name by now, which a plain assignment would hide.
+    mock.patch.object(host_memory, "_glibc", lambda: None).start()
 
 
 Job = Callable[..., Any]

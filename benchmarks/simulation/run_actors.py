@@ -173,6 +173,10 @@ class SimulatedRunActors:
     batches_by_chance = False
     """Whether engines answer differently in another batch."""
 
+    def rollout_capabilities(self) -> list[Mapping[str, bool]]:
+        """Returns nothing: simulated engines compute no bits."""
+        return []
+
     def environments(self) -> list[Mapping[str, str]]:
         """Returns an environment that never changes."""
         return [{"layout": "simulated"}]

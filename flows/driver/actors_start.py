@@ -28,7 +28,7 @@ from flows.run.home import STARTS
 from yatt_core.cluster.devices import Device, inventory, measured_gpus
 from yatt_core.cluster.nodes import A_NODE
 from yatt_core.counting import many
-from yatt_core.engines.environment import facts_of_ranks, mixed_facts
+from yatt_core.engines.environment import facts_of_ranks, mixed_facts, rollout_facts
 from yatt_core.errors import IS_AWAY, AwayError, ConfigurationError, DataError, FencedError, InfrastructureError
 from yatt_core.input_building.kept_inputs import KeptInputs
 from yatt_core.inputs.manifest import INPUTS, MANIFEST
@@ -192,6 +192,7 @@ class ActorsStart:
         self.created = standing.created
         self._charge(self._book_seats())
         self._note_environment(actors.environments())
+        self._note_rollout_bits()
         self._note_exactness()
         self._checkpoints.attach(standing.checkpoint_in_flight)
         return standing
@@ -218,6 +219,11 @@ class ActorsStart:
                 "bit only if each rank is on such a node again; use nodes of one kind to avoid this"
             )
         self._mixed = mixed
+
+    def _note_rollout_bits(self) -> None:
+        """Keeps what makes responses repeat their bits, as the engines that are loaded declare it."""
+        facts = rollout_facts(self._context.spec, self._actors.rollout_capabilities())
+        self.environment = {**self.environment, **facts}
 
     def place_is_there(self, dependency: str) -> bool | None:
         """Returns whether the cluster has room for the actors again; None if something else is away."""

@@ -27,7 +27,7 @@ from flows.phases.waves import planned_waves
 from flows.run.control_state import ControlState, Recovered
 from yatt_core.counting import many
 from yatt_core.engine_environments import VLLM
-from yatt_core.engines.environment import BFLOAT16_PRODUCTS, WORKLOAD_PACKAGE
+from yatt_core.engines.environment import BFLOAT16_PRODUCTS, ROLLOUT_BITS, WORKLOAD_PACKAGE
 from yatt_core.errors import DataError, DriftError, InfrastructureError, ReplayError
 from yatt_core.experience.sampled import sweep_sampled
 from yatt_core.keys import WorkKey
@@ -38,7 +38,7 @@ from yatt_core.run_actors.actors_state import ActorsState
 log = logging.getLogger("yatt_core.flow")
 DRIFT = "drift"
 NOT_RECORDED = "not recorded"
-NOT_YET_RECORDED = frozenset({"tokenizers", WORKLOAD_PACKAGE})
+NOT_YET_RECORDED = frozenset({"tokenizers", ROLLOUT_BITS, WORKLOAD_PACKAGE})
 """Facts of the environment that were added to those of commits later on."""
 BEFORE_RECORDED = {BFLOAT16_PRODUCTS: "native"}
 """Facts that were added later on, with the only value that they could have had before."""
@@ -320,7 +320,8 @@ def check_environment(session: DriverSession, state: ControlState, restored: int
     said = "; ".join(
         f"{name}: {before or NOT_RECORDED} -> {now or NOT_RECORDED}" for name, (before, now) in differences.items()
     )
-    if replayed and session.start.is_exact and not context.accept_drift:
+    of_updates = differences.keys() - {ROLLOUT_BITS}  # an update is repeated from responses that are durable
+    if replayed and of_updates and session.start.is_exact and not context.accept_drift:
         raise DriftError(
             f"run {context.run}: {many(replayed, 'update')} must be replayed, but the environment has changed ({said}). "
             f"Restore it, or accept that the last bits may differ: `yatt resume {context.run} --accept-drift`"

@@ -80,6 +80,31 @@ def test_a_fact_that_only_some_ranks_know_is_taken_from_them():
     assert mixed_facts([{"numpy": "2"}, {"numpy": "2", "vllm": "0.33"}]) == {}
 
 
+def capabilities_of(made: RunSpec, folder: Path) -> Mapping[str, bool]:
+    """Returns what the spec's rollout engine declares here."""
+    model = make_model_folder(folder, 8) if not folder.exists() else folder
+    return build_rollout_engine(made, str(model), folder).capabilities
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="what is declared of processors")
+@pytest.mark.parametrize(
+    ("dtype", "bits"), [("float32", "batch-invariant kernels"), ("bfloat16", "fixed decode batches")]
+)
+def test_what_makes_torchs_responses_repeat_is_recorded(tmp_path, dtype, bits):
+    made = spec(rollout__engine={"kind": "torch", "instances": 2, "dtype": dtype})
+    assert made.is_exact
+    declared = capabilities_of(made, tmp_path / "model")
+    assert rollout_facts(made, [declared] * 2) == {"rollout bits": bits}
+
+
+def test_what_makes_responses_repeat_is_said_of_each_kind_of_engine_and_of_no_others():
+    continuous = spec(rollout__engine={"kind": "torch", "dtype": "bfloat16", "continuous": True}, exact="auto")
+    assert rollout_facts(continuous, [{"batch_invariant": False}]) == {"rollout bits": "not exact"}
+    mixed = [{"batch_invariant": True}, {"batch_invariant": False}]
+    assert rollout_facts(spec(), mixed) == {"rollout bits": "batch-invariant kernels, fixed decode batches"}
+    assert rollout_facts(spec(**VIRTUAL), [{"batch_invariant": True}]) == rollout_facts(spec(), []) == {}
+
+
 def test_a_virtual_run_needs_no_torch():
     facts = environment_facts(spec(**VIRTUAL))
     assert set(facts) == {"code", "python", "numpy", "layout"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from itertools import groupby
 
@@ -21,6 +21,11 @@ BFLOAT16_PRODUCTS = "bfloat16 products"
 """The fact that says how a CPU multiplies matrices of bfloat16."""
 WORKLOAD_PACKAGE = "workload"
 """The fact that says which version of which distribution has the class of a workload."""
+ROLLOUT_BITS = "rollout bits"
+"""The fact that says what makes the bits of responses repeat, as the rollout engines declare it."""
+INVARIANT_KERNELS = "batch-invariant kernels"
+FIXED_BATCHES = "fixed decode batches"
+NOT_EXACT = "not exact"
 OF_VLLM = ("numpy", "pillow", "torch", "transformers")
 """What decides bits beside vLLM in its environment."""
 
@@ -100,6 +105,30 @@ def environment_facts(spec: RunSpec, model_path: str = "") -> dict[str, str]:
         if spec.data.has_images:
             facts["pillow"] = version("pillow")
     return facts
+
+
+def rollout_facts(spec: RunSpec, engines: Iterable[Mapping[str, bool]]) -> dict[str, str]:
+    """Returns the fact `rollout bits` of a run's engines; nothing for a run that computes no responses.
+
+    engines: the capabilities of each, which depend on its type and device.
+
+    Several values if engines differ. Updates do not depend on it: they are repeated from responses that are durable.
+    """
+    if spec.virtual or not spec.samples_responses:
+        return {}
+    continuous = spec.rollout.engine.continuous
+    found = {_rollout_bits(each.get("batch_invariant", False), continuous) for each in engines}
+    return {ROLLOUT_BITS: ", ".join(sorted(found))} if found else {}
+
+
+def _rollout_bits(invariant: bool, continuous: bool) -> str:
+    """Returns why a response has the same bits when it is generated again.
+
+    continuous: whether an engine batches what has just arrived, and does not decode planned batches.
+    """
+    if invariant:
+        return INVARIANT_KERNELS
+    return NOT_EXACT if continuous else FIXED_BATCHES
 
 
 def facts_of_ranks(found: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -199,6 +199,10 @@ class ActorRegistry:
         """Returns True if all of these actors, which are loaded, have a capability."""
         return all(self._capabilities[name].get(capability, False) for name in names)
 
+    def capabilities(self, names: Iterable[str]) -> list[Mapping[str, bool]]:
+        """Returns what each of these actors, which are loaded, can do."""
+        return [self._capabilities[name] for name in names]
+
     def any_is(self, capability: str) -> bool:
         """Returns True if any of the loaded actors has a capability."""
         return any(self._capabilities.get(name, {}).get(capability, False) for name in self.names)

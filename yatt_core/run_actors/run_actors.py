@@ -298,6 +298,10 @@ class RunActors:
         """Whether an engine or judge, once loaded, may answer differently in another batch."""
         return self._registry.any_is(BATCHES_BY_CHANCE)
 
+    def rollout_capabilities(self) -> list[Mapping[str, bool]]:
+        """Returns what each rollout engine, once loaded, can do."""
+        return self._registry.capabilities(self._members(ROLLOUT))
+
     def environments(self) -> list[Mapping[str, str]]:
         """Returns the properties of each rank's environment on which the trainer's exact results depend."""
         return self._trainer.all("environment", seconds=self._start_seconds)

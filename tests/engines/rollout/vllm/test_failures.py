@@ -6,7 +6,7 @@ import pytest
 
 from tests.engines.rollout.cases import vllm_case_of
 from tests.needs import NEEDS_VLLM
-from yatt_core.engines.rollout.vllm.failures import opening_failure
+from yatt_core.engines.rollout.vllm.failures import lacking_mode, opening_failure
 from yatt_core.errors import ConfigurationError, InfrastructureError
 
 BUSY = "Free memory on device cuda:0 (3.1/79.2 GiB) on startup is less than desired GPU memory utilization (0.9, 71.3 GiB)."
@@ -31,6 +31,16 @@ def test_a_class_of_models_that_needs_another_package_is_named_with_it() -> None
     found = opening_failure("models/a", missing, starting=False)
     assert isinstance(found, ConfigurationError)
     assert str(found).startswith("models/a: ") and "torchvision" in str(found) and "rollout.engine.kind" in str(found)
+
+
+def test_a_model_without_vllms_mode_names_the_engine_and_the_key() -> None:
+    """With what vLLM 0.32 raises for such a model, and for anything else that happens while it starts."""
+    lacks = RuntimeError("VLLM batch_invariant mode is not supported for model architectures A")
+    found = lacking_mode("models/a", lacks)
+    assert isinstance(found, ConfigurationError)
+    assert str(found).startswith("models/a: exact: must be false or auto, because the vLLM engine ")
+    assert "rollout.engine" in str(found) and str(lacks) in str(found)
+    assert lacking_mode("models/a", RuntimeError("the worker died")) is None
 
 
 @NEEDS_VLLM

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,22 @@ import pytest
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, build_model, vllm_case_of
 from tests.engines.rollout.cases import VOCABULARY as TOKENS
 from tests.needs import NEEDS_VLLM
+from tests.spec.trees import spec
+from yatt_core.engines.environment import rollout_facts
+from yatt_core.engines.rollout.served.engine import process_settings
+from yatt_core.engines.rollout.served.protocol import Opening
 from yatt_core.engines.rollout.served.responses import Response, Step
 from yatt_core.engines.rollout.vllm.environment import INVARIANT, engine_environment
-from yatt_core.engines.rollout.vllm.invariance import LEAST_CROWD, NEW_TOKENS, probe_prompts, repeats_in_a_crowd
+from yatt_core.engines.rollout.vllm.invariance import (
+    LEAST_CROWD,
+    NEW_TOKENS,
+    is_invariant,
+    probe_prompts,
+    repeats_in_a_crowd,
+)
+from yatt_core.engines.rollout.vllm.settings import settings_of
 from yatt_core.protocols.generation import GenerateRequest
+from yatt_core.spec.sections.accelerated import VllmRollout
 
 VOCABULARY = 97
 LONGEST = 64
@@ -63,6 +76,56 @@ def test_one_bit_of_a_log_probability_or_a_token_is_noticed(fault: str) -> None:
     assert not repeats_in_a_crowd(
         Answers(drift=fault == "drift", wrong=fault == "wrong"), VOCABULARY, LONGEST, SEQUENCES
     )
+
+
+class OnGpus(Answers):
+    """An engine whose answers drift only once its weights have been updated, as vLLM's in bfloat16 do."""
+
+    vocabulary = VOCABULARY
+
+    def __init__(self, drifts_after_update: bool = False) -> None:
+        super().__init__()
+        self._drifts = drifts_after_update
+        self.updates = 0
+
+    def load_again(self) -> None:
+        self.updates += 1
+        self._drift = self._drifts
+
+
+def opened(asked: bool) -> Opening:
+    return Opening("models/a", {}, LONGEST, invariant=asked)
+
+
+SETTINGS = settings_of(process_settings(VllmRollout(instances=1, dtype="bfloat16", max_num_seqs=SEQUENCES)))
+
+
+def test_on_gpus_an_engine_is_asked_after_an_update_if_the_run_must_be_exact() -> None:
+    sound = OnGpus()
+    assert is_invariant(sound, SETTINGS, opened(True), processors=False)
+    assert sound.updates == 1 and sound.salts
+    drifting = OnGpus(drifts_after_update=True)
+    assert not is_invariant(drifting, SETTINGS, opened(True), processors=False)
+
+
+def test_on_gpus_an_engine_outside_of_vllms_mode_is_not_asked() -> None:
+    engine = OnGpus()
+    assert not is_invariant(engine, SETTINGS, opened(False), processors=False)
+    assert not engine.updates and not engine.salts
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cache", "declared"),
+    [("float32", "auto", True), ("bfloat16", "auto", False), ("float32", "fp8", False)],
+)
+def test_on_processors_it_is_declared_and_not_asked(dtype: str, cache: str, declared: bool) -> None:
+    engine = OnGpus()
+    settings = replace(SETTINGS, dtype=dtype, kv_cache_dtype=cache)
+    assert is_invariant(engine, settings, opened(True), processors=True) is declared
+    bits = {True: "batch-invariant kernels", False: "not exact"}[declared]
+    vllm = spec(rollout__engine={"kind": "vllm", "instances": 1, "dtype": dtype}, exact="auto")
+    assert rollout_facts(vllm, [{"batch_invariant": declared}] * 2) == {"rollout bits": bits}
+    assert not engine.salts
 
 
 @pytest.mark.parametrize("longest", [2, 5, 1000])

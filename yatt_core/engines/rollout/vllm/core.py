@@ -18,7 +18,7 @@ from yatt_core.engines.rollout.served.responses import Ended, Step
 from yatt_core.engines.rollout.served.shared_bucket import SharedBucket
 from yatt_core.engines.rollout.vllm.completions import ended_of
 from yatt_core.engines.rollout.vllm.held_weights import HeldPart, joined_parts
-from yatt_core.engines.rollout.vllm.invariance import repeats_in_a_crowd
+from yatt_core.engines.rollout.vllm.invariance import is_invariant
 from yatt_core.engines.rollout.vllm.nameless import forget_names
 from yatt_core.engines.rollout.vllm.opening import open_engine, sampling_of
 from yatt_core.engines.rollout.vllm.settings import settings_of
@@ -43,7 +43,7 @@ class VllmCore:
         self._sleep = Sleep()
         self._ended: list[tuple[str, Ended]] = []
         self._supported: set[str] = set()
-        self._invariant = self._is_invariant(opening)
+        self._invariant = is_invariant(self, settings, opening, bool(current_platform.is_cpu()))
 
     def capabilities(self) -> dict[str, bool]:
         """Returns what the engine can do here, by the names of `RolloutEngine.capabilities`, and `reads_gpu`."""
@@ -53,21 +53,14 @@ class VllmCore:
             "reads_gpu": all(self._engine.collective_rpc("reads_gpu")),
         }
 
-    def _is_invariant(self, opening: Opening) -> bool:
-        """Returns whether responses have the same bits in every batch.
+    @property
+    def vocabulary(self) -> int:
+        """Number of the model's tokens."""
+        return int(self._engine.model_config.get_vocab_size())
 
-        On processors that is known of each type. On GPUs it depends on the card, the model and the kernels that vLLM chooses
-        for them, so that the engine is asked: it is in the mode for it (`environment.INVARIANT`) if that was asked for.
-        """
-        if current_platform.is_cpu():
-            return self._settings.dtype == "float32" and self._settings.kv_cache_dtype == "auto"
-        if not opening.invariant:
-            return False
-        # Updated weights lie in memory in another way than those of the start, and have other kernels: in bfloat16 on processors
-        # vLLM 0.32 repeats its bits until the first update.
+    def load_again(self) -> None:
+        """Loads the weights that the workers hold once more, as an update would."""
         self._engine.collective_rpc("load_again")
-        vocabulary = self._engine.model_config.get_vocab_size()
-        return repeats_in_a_crowd(self, vocabulary, longest=opening.longest, sequences=self._settings.max_num_seqs)
 
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None:
         """Adds the responses of a request, prompt by prompt, under these names.

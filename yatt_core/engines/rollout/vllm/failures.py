@@ -14,6 +14,20 @@ MEMORY = re.compile(r"\bmemory\b", re.IGNORECASE)
 """In all of vLLM's messages about too little memory, and in none about a model."""
 
 
+LACKS_MODE = "batch_invariant mode is not supported"
+"""In what vLLM raises for a model or device without its batch-invariant mode."""
+
+
+def lacking_mode(model_path: str, error: Exception) -> ConfigurationError | None:
+    """Returns the error to raise where vLLM has no batch-invariant mode, which an exact run needs; None for another error."""
+    if LACKS_MODE not in str(error):
+        return None
+    return ConfigurationError(
+        f"{model_path}: exact: must be false or auto, because the vLLM engine of this model (rollout.engine, or a judge's) has "
+        f"no batch-invariant mode here: {error}; or choose kind: torch without continuous, which decodes planned batches"
+    )
+
+
 def opening_failure(model_path: str, error: Exception, starting: bool) -> ConfigurationError | InfrastructureError:
     """Returns the error to raise.
 

@@ -11,7 +11,9 @@ from typing import Protocol
 
 import numpy as np
 
+from yatt_core.engines.rollout.served.protocol import Opening
 from yatt_core.engines.rollout.served.responses import Response, Step
+from yatt_core.engines.rollout.vllm.settings import VllmSettings
 from yatt_core.protocols.generation import GenerateRequest, Int32
 
 LEAST_CROWD = 48
@@ -30,6 +32,32 @@ class Answering(Protocol):
     def submit(self, request: GenerateRequest, names: Sequence[str], salt: str) -> None: ...
 
     def step(self, most: int) -> Step: ...
+
+
+class Updated(Answering, Protocol):
+    """An engine that can update its weights by themselves; see `VllmCore`. vocabulary: number of tokens."""
+
+    @property
+    def vocabulary(self) -> int: ...
+
+    def load_again(self) -> None: ...
+
+
+def is_invariant(engine: Updated, settings: VllmSettings, opening: Opening, processors: bool) -> bool:
+    """Returns whether responses have the same bits in every batch.
+
+    On processors that is declared for each type, since it depends on the processor whether bfloat16 has them. On GPUs it depends
+    on the card, the model and the kernels that vLLM chooses for them, so that the engine is asked: it is in the mode for it
+    (`environment.INVARIANT`) if that was asked for.
+    """
+    if processors:
+        return settings.dtype == "float32" and settings.kv_cache_dtype == "auto"
+    if not opening.invariant:
+        return False
+    # Updated weights lie in memory in another way than those of the start, and have other kernels: in bfloat16 on processors
+    # vLLM 0.32 repeats its bits until the first update.
+    engine.load_again()
+    return repeats_in_a_crowd(engine, engine.vocabulary, longest=opening.longest, sequences=settings.max_num_seqs)
 
 
 def repeats_in_a_crowd(engine: Answering, vocabulary: int, longest: int, sequences: int) -> bool:

@@ -24,11 +24,10 @@ from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.llm_engine import LLMEngine
 
 from yatt_core.engines.rollout.served.span import Span
-from yatt_core.engines.rollout.vllm.failures import opening_failure
+from yatt_core.engines.rollout.vllm.failures import lacking_mode, opening_failure
 from yatt_core.engines.rollout.vllm.settings import VllmSettings, least_batched_tokens
 from yatt_core.engines.rollout.vllm.vision import is_vision_model
 from yatt_core.engines.rollout.vllm.weights import VISION_ARCHITECTURE
-from yatt_core.errors import ConfigurationError
 from yatt_core.protocols.generation import GenerateRequest
 
 log = logging.getLogger(__name__)
@@ -38,8 +37,6 @@ VISION_SETTINGS: Mapping[str, Any] = MappingProxyType(
     # Responses to a prompt share its pixels as they are, so that a second cache of them would only take memory.
     {"hf_overrides": {"architectures": [VISION_ARCHITECTURE]}, "mm_processor_cache_gb": 0}
 )
-LACKS_MODE = "batch_invariant mode is not supported"
-"""In what vLLM raises for a model or device without its batch-invariant mode."""
 BLOCK_TOKENS = 32
 """Tokens per cache block on a CPU: vLLM's kernels need a multiple of this number, and prompts share whole blocks."""
 
@@ -79,9 +76,10 @@ def opening_errors(model_path: str) -> Iterator[Stage]:
     ) as error:  # fmt: skip
         raise opening_failure(model_path, error, stage.starting) from error
     except RuntimeError as error:
-        if LACKS_MODE not in str(error):
+        failure = lacking_mode(model_path, error)
+        if failure is None:
             raise
-        raise ConfigurationError(f"{model_path}: exact: must be false or auto, because {error}") from error
+        raise failure from error
 
 
 def engine_config(model_path: str, settings: VllmSettings, longest: int, span: Span | None) -> Any:
