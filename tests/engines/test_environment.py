@@ -11,12 +11,14 @@ import pytest
 import torch
 
 import yatt_core
+from tests.engines.rollout.cases import build_model
 from tests.spec.trees import ROOT, VIRTUAL, spec
 from yatt_core import code_revision as revision
 from yatt_core.bfloat16.way import way_of_processor
 from yatt_core.code_revision import code_revision
 from yatt_core.engines import environment
-from yatt_core.engines.environment import bfloat16_roles, environment_facts, facts_of_ranks, mixed_facts
+from yatt_core.engines.environment import bfloat16_roles, environment_facts, facts_of_ranks, mixed_facts, rollout_facts
+from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.spec import load_spec
 
 
@@ -80,12 +82,6 @@ def test_a_fact_that_only_some_ranks_know_is_taken_from_them():
     assert mixed_facts([{"numpy": "2"}, {"numpy": "2", "vllm": "0.33"}]) == {}
 
 
-def capabilities_of(made: RunSpec, folder: Path) -> Mapping[str, bool]:
-    """Returns what the spec's rollout engine declares here."""
-    model = make_model_folder(folder, 8) if not folder.exists() else folder
-    return build_rollout_engine(made, str(model), folder).capabilities
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="what is declared of processors")
 @pytest.mark.parametrize(
     ("dtype", "bits"), [("float32", "batch-invariant kernels"), ("bfloat16", "fixed decode batches")]
@@ -93,12 +89,15 @@ def capabilities_of(made: RunSpec, folder: Path) -> Mapping[str, bool]:
 def test_what_makes_torchs_responses_repeat_is_recorded(tmp_path, dtype, bits):
     made = spec(rollout__engine={"kind": "torch", "instances": 2, "dtype": dtype})
     assert made.is_exact
-    declared = capabilities_of(made, tmp_path / "model")
+    build_model(tmp_path / "model", "tied")
+    declared = build_rollout_engine(made, str(tmp_path / "model"), tmp_path).capabilities
     assert rollout_facts(made, [declared] * 2) == {"rollout bits": bits}
 
 
 def test_what_makes_responses_repeat_is_said_of_each_kind_of_engine_and_of_no_others():
-    continuous = spec(rollout__engine={"kind": "torch", "dtype": "bfloat16", "continuous": True}, exact="auto")
+    continuous = spec(
+        rollout__engine={"kind": "torch", "dtype": "bfloat16", "continuous": True, "max_num_seqs": 8}, exact="auto"
+    )
     assert rollout_facts(continuous, [{"batch_invariant": False}]) == {"rollout bits": "not exact"}
     mixed = [{"batch_invariant": True}, {"batch_invariant": False}]
     assert rollout_facts(spec(), mixed) == {"rollout bits": "batch-invariant kernels, fixed decode batches"}

@@ -54,6 +54,12 @@ def test_a_fact_that_older_commits_lack_is_no_difference() -> None:
     assert changes({"numpy": "2.4.6", "tokenizers": "0.22"}, now | {"gpu": ""}) == {"tokenizers": ("0.22", "0.23.3")}
 
 
+def test_what_makes_responses_repeat_is_no_difference_to_commits_that_did_not_record_it() -> None:
+    now = {"rollout bits": "fixed decode batches"}
+    assert changes({}, now) == {}
+    assert changes({"rollout bits": "not exact"}, now) == {"rollout bits": ("not exact", "fixed decode batches")}
+
+
 def test_the_way_to_multiply_bfloat16_counts_as_changed_since_commits_that_did_not_record_it() -> None:
     native, widened = ({"bfloat16 products": way} for way in ("native", "widened"))
     assert changes(native, widened) == {"bfloat16 products": ("native", "widened")}
