@@ -2,7 +2,8 @@
 
 Consumes nothing. A small model runs the contract: a run is ended and resumed in new engines and compared with an undisturbed one
 (torch, FSDP2, Megatron-Core; one rank), or answers alone are compared with those in a crowd (vLLM). Prices are CPU seconds of
-iterations, exact and not, in turns in one process. `--write FILE` writes the table from which `yatt plan` takes its prices:
+iterations, exact and not, in turns in one process; vLLM's on processors is 1 by construction, since `exact` is no setting of it
+there. `--write FILE` writes the table from which `yatt plan` takes its prices:
 
 - `holds_DTYPE_ENGINE_DEVICE`: 1 holds, 0 does not, None not run; torch stands for rollout and trainer together;
 - `price_DTYPE_ENGINE_DEVICE`: throughput that is not exact, over exact; `aligned_price_DTYPE`: not exact over aligned;
@@ -116,7 +117,17 @@ def vllm_cells(place: Place) -> Iterator[tuple[str, float | None]]:
             engine.update_weights(dict(torch_loop.trainer.stream_weights()), 0)
             smallest = smallest_differing_batch(engine)
         yield key_of("holds", dtype, "vllm", device), float(smallest is None)
+        yield key_of("price", dtype, "vllm", device), vllm_price(device, holds=smallest is None)
         yield key_of("smallest_batch", dtype, "vllm", device), None if smallest is None else float(smallest)
+
+
+def vllm_price(device: str, holds: bool) -> float | None:
+    """Returns what exactness costs vLLM where it holds; None where it is refused, or would have to be measured.
+
+    On processors it is 1 by construction: there `exact` decides whether a spec is refused and is no setting of an engine's
+    process, so that there is nothing to compare. On GPUs it switches vLLM's batch-invariant mode on.
+    """
+    return 1.0 if holds and device == CPU else None
 
 
 def measure() -> Report:

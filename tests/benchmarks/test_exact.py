@@ -4,17 +4,31 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.exact.__main__ import key_of, prices_of
+import benchmarks.exact.__main__ as command
+from benchmarks.exact import alignment
+from benchmarks.exact.__main__ import (
+    Place,
+    key_of,
+    measured_cells,
+    prices_of,
+    rates_of,
+    trainers_here,
+    vllm_price,
+)
 from benchmarks.exact.contract import resumed_run_is_the_same, smallest_differing_batch
-from benchmarks.exact.work import model_in, sampler_of, send, spec_of, trainer_of
+from benchmarks.exact.work import PROMPT, TRAINERS, model_in, sampler_of, send, spec_of, trainer_of
 from tests.engines.rollout.cases import VOCABULARY, build_model, vllm_case_of
+from tests.matrix import in_verify
 from tests.needs import NEEDS_VLLM
 from yatt_core.bfloat16.products import NATIVE
+from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
+from yatt_core.engines.rollout.vllm.environment import engine_environment
 from yatt_core.engines.train.model.optimizer import FlatAdamW
 from yatt_core.planning.cluster import local_cluster, parse_cluster, read_cards
 from yatt_core.planning.exact_prices import DEVICES, DTYPES, ENGINES, price_line, read_prices, table_lines, written
@@ -87,9 +101,83 @@ def test_no_cell_of_the_table_is_a_guess() -> None:
         f"{dtype}_{engine}_{device}" for dtype in DTYPES for engine in ENGINES for device in DEVICES
     }
     for dtype in DTYPES:
-        assert prices.cell(dtype, "torch", "cpu").holds
-        assert prices.cell(dtype, "torch", "cuda").holds is None, "not run"
         assert (prices.aligned[dtype] or 0.0) > 1.0
+        for engine in ENGINES:
+            on_gpus = prices.cell(dtype, engine, "cuda")
+            assert (on_gpus.holds, on_gpus.price) == (None, None), "no GPU has run it"
+        for engine in TRAINERS:
+            run = prices.cell(dtype, engine, "cpu")
+            assert run.holds and 0.9 < (run.price or 0.0) < 1.1, "measured_cells, which the next tests run"
+    alike = prices.cell("float32", "vllm", "cpu")
+    assert (alike.holds, alike.price) == (True, 1.0), "vllm_cells, and by construction"
+    refused = prices.cell("bfloat16", "vllm", "cpu")
+    assert (refused.holds, refused.price, prices.vllm_differs_from) == (False, None, {"float32": None, "bfloat16": 1})
+
+
+def test_exact_is_no_setting_of_vllms_processes_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By this construction its price there is 1, where it is not refused."""
+    built = list[dict[str, Any]]()
+    monkeypatch.setattr(
+        "yatt_core.engines.rollout.served.engine.ServedRolloutEngine", lambda **given: built.append(given)
+    )
+    monkeypatch.setattr("yatt_core.engines.registry.check_available", lambda made: None)
+    monkeypatch.setattr("yatt_core.engines.registry.longest_context", lambda made, path: PROMPT)
+    vllm = "rollout.engine={kind: vllm, instances: 1, dtype: float32}"
+    for exact in (True, "auto", False):
+        build_rollout_engine(override_spec(spec_of("float32", exact=exact), (vllm,), "the test"), "models/a", ROOT)
+    assert [given.pop("invariant") for given in built] == [True, False, False]
+    assert built[0] == built[1] == built[2]
+    assert engine_environment(processors=True, invariant=True) == engine_environment(processors=True)
+    assert [vllm_price("cpu", holds=True), vllm_price("cpu", holds=False), vllm_price("cuda", holds=True)] == [
+        1,
+        None,
+        None,
+    ]
+
+
+def test_rates_are_measured_side_by_side_and_the_first_round_warms_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 0.0
+    took = list[str]()
+
+    def work(name: str, seconds: float) -> None:
+        nonlocal clock
+        clock += 0.1 * seconds if not took.count(name) else seconds + (took.count(name) == 2)
+        took.append(name)
+
+    monkeypatch.setattr(command.time, "process_time", lambda: clock)
+    monkeypatch.setattr(command, "ROUNDS", 4)
+    rates = rates_of({"plain": lambda: work("plain", 2.0), "exact": lambda: work("exact", 4.0)})
+    assert took == ["plain", "exact"] * 4
+    assert rates == {"plain": pytest.approx(1 / 2.0), "exact": pytest.approx(1 / 4.0)}, "the best of rounds"
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(600)
+def test_each_cell_that_runs_here_is_as_the_table_says(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "ROUNDS", 3)
+    figures = dict(measured_cells(Place(tmp_path, model, "cpu")))
+    prices = read_prices()
+    for dtype in DTYPES:
+        assert (figures[f"aligned_price_{dtype}"] or 0.0) > 0.8
+        for engine in trainers_here():
+            assert figures[key_of("holds", dtype, engine, "cpu")] == float(prices.cell(dtype, engine, "cpu").holds or 0)
+            price = figures[key_of("price", dtype, engine, "cpu")]
+            assert price is not None and 0.5 < price < 2.0, "the same code"
+
+
+@pytest.mark.parametrize("dtype", ["float32", *in_verify("bfloat16")])
+def test_the_gap_of_an_aligned_trainer_is_0_and_that_of_others_is_seen(
+    dtype: str, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alignment, "RESPONSES", 24)
+    gap, tokens = alignment.aligned_gap_max(dtype, tmp_path / "aligned", model)
+    assert gap == 0.0 and tokens > 24
+    monkeypatch.setattr(alignment, "UPDATES", 0)
+    monkeypatch.setattr(alignment, "spec_of", lambda dtype, exact: spec_of(dtype, exact=True))
+    other, _ = alignment.aligned_gap_max(dtype, tmp_path / "other", model)
+    assert other > 0.0
 
 
 def test_a_plan_prints_the_price_of_its_engines() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from benchmarks.grow.models import TINY
 from benchmarks.grow.receivers import KINDS, kinds_here
 from benchmarks.grow.transfers import RATIOS, transfer_figures
 from tests.needs import NEEDS_MEGATRON
+from tests.services import ROOT
 
+DELTA_LIMIT = 0.05
+HIDDEN = re.compile(r"""vars\(.*\)\[["']_[a-z]|getattr\([^)]*, ["']_[a-z]""")
 SMALL = {
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -34,6 +38,29 @@ def test_a_rank_writes_its_share_and_reads_what_it_needs(tmp_path: Path) -> None
     read = figures["restore_read_over_share"]
     assert peak is not None and 0.9 < peak < 4.0, "buffers of a fixed size weigh more here"
     assert read is not None and 1.0 <= read < 1.3
+
+
+@pytest.mark.verify
+@pytest.mark.timeout(1200)
+def test_the_changes_of_the_benchmarks_model_are_within_their_limit(tmp_path: Path) -> None:
+    """With its own sizes: of a smaller model, more of the rounded numbers change."""
+    names = [name for name in kinds_here() if KINDS[name].devices < 2]
+    figures, _ = transfer_figures(tmp_path, kinds=names)
+    for key in ("delta_bytes_over_model", *(["delta_bytes_over_model_vllm"] if "vllm" in names else [])):
+        share = figures[key]
+        assert share is not None and 0.0 < share <= DELTA_LIMIT, key
+
+
+def test_no_benchmark_takes_a_private_name_where_mypy_does_not_see_that_it_has_moved() -> None:
+    """Through `vars` or `getattr`; typed attributes are checked by `make types`."""
+    hidden = [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in sorted((ROOT / "benchmarks").rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if HIDDEN.search(line)
+    ]
+    assert hidden == []
+    assert HIDDEN.search('model: Any = vars(engine)["_model"]') and HIDDEN.search('getattr(engine, "_model", None)')
 
 
 @pytest.mark.verify

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -33,6 +35,7 @@ from benchmarks.proof.screen import Screen, last_line
 from benchmarks.proof.verdict import comparison, figures_of, judge
 from flows.run.home import Home
 from tests.services import ROOT
+from yatt_core.spec import RunSpec, load_spec
 
 KILL = Kill(LEARN, Scope.DRIVER, first=10, last=20)
 HIT = Killed(LEARN, Scope.DRIVER, 12, 1, True, 0.5, 0.2, 0.1, 1)
@@ -55,6 +58,30 @@ def test_each_kill_has_its_own_range_of_iterations(kills: int) -> None:
     assert all(kill.first <= kill.last for kill in plan)
     assert all(one.last < other.first for one, other in itertools.pairwise(plan))
     assert plan[-1].last < fewest_iterations(kills)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_proofs_engines_compute_in_the_type_that_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    proved = list[RunSpec]()
+
+    def prove(arguments: argparse.Namespace, overrides: list[str], folder: Path) -> int:
+        proved.append(load_spec(arguments.spec, overrides))
+        return 0
+
+    monkeypatch.setattr(command, "_prove", prove)
+    monkeypatch.setattr(command, "SURROUNDINGS", ())
+    monkeypatch.setattr(sys, "argv", ["proof", "--folder", str(tmp_path), "--dtype", dtype])
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert command.main() == 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    (spec,) = proved
+    engines = (spec.rollout.engine, spec.trainer.engine)
+    assert [getattr(engine, "dtype", None) for engine in engines] == [dtype, dtype]
+    assert spec.is_exact and not spec.exact_obstacles() and not spec.obstacles_on_processors()
 
 
 def test_moments_are_drawn_from_the_whole_range() -> None:

@@ -12,6 +12,7 @@ from tests.hosts.campaign.__main__ import SPEC as HOSTS
 from tests.recovery.chaos import AHEAD
 from tests.recovery.chaos import SPEC as CHAOS
 from tests.recovery.strikes import PLAN, ahead
+from tests.recovery.test_sweep import TORCH_BFLOAT16
 from tests.services import ROOT
 from yatt_core.spec import load_spec
 from yatt_core.spec.reading.documents import parse_yaml
@@ -32,6 +33,14 @@ def test_of_the_campaigns_and_the_sweep_the_sweep_alone_sets_budgets() -> None:
     sources = [file for part in PARTS for file in (ROOT / part).rglob("*.py") if file != Path(__file__)]
     setting = {str(file.relative_to(ROOT)) for file in sources if LENIENCE.search(file.read_text())}
     assert setting == {"tests/recovery/test_sweep.py"}
+
+
+@pytest.mark.parametrize("path", [CHAOS, AHEAD], ids=lambda path: path.stem)
+def test_chaos_in_bfloat16_is_to_be_exact_like_in_float32(path: Path) -> None:
+    """As `make chaos ARGS="--set ..."` has it; its digests are compared only because a resumed run repeats its bits."""
+    spec = load_spec(path, TORCH_BFLOAT16)
+    assert [getattr(engine, "dtype", None) for engine in (spec.rollout.engine, spec.trainer.engine)] == ["bfloat16"] * 2
+    assert spec.is_exact and not spec.exact_obstacles() and not spec.obstacles_on_processors()
 
 
 def test_the_campaign_ahead_has_a_lag_and_slices() -> None:

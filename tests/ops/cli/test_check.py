@@ -60,6 +60,13 @@ def test_weights_go_through_no_object_store(yatt: Yatt, spec: Path) -> None:
     assert yatt("check", str(spec), "-o", "json").document["weight_ports"] is None, "virtual engines get no weights"
 
 
+def test_on_which_ports_weights_go_is_said_for_engines_that_get_them(yatt: Yatt, spec: Path) -> None:
+    engines = ("--set", "rollout.engine={kind: torch}", "--set", "trainer.engine={kind: torch, ranks: 1}")
+    said = "\nweights go from the trainer to the engines over TCP ports "
+    assert said in yatt("check", str(spec), *engines).out
+    assert said not in yatt("check", str(spec)).out, "virtual engines get no weights"
+
+
 def test_whether_a_run_is_exact_is_said(yatt: Yatt, spec: Path) -> None:
     assert "\nexact: " in yatt("check", str(spec)).out
     late = yatt("check", str(spec), "--set", "dynamic_sampling.deadline.seconds=60", "-o", "json").document

@@ -40,6 +40,12 @@ def test_a_plan_for_people(yatt: Yatt, home: Home) -> None:
     assert not home.folder.exists()
 
 
+def test_a_plan_says_what_exactness_costs_its_engines(yatt: Yatt) -> None:
+    assert "exact: the run is not exact" in yatt("plan", SEVEN, "--cluster", "8xH200", *SMALL).out
+    torch = yatt("plan", str(CONFIGS / "quickstart.yaml"), "--cluster", "8xH200")
+    assert "exact: throughput of torch in float32 not measured on GPUs" in torch.out
+
+
 def test_a_plan_says_what_nodes_must_share(yatt: Yatt) -> None:
     plan = ("plan", SEVEN, "--cluster", "8xH200,2 nodes", *SMALL)
     store = ("--set", "storage.url=s3://bucket/runs")
