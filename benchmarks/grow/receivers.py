@@ -79,13 +79,15 @@ class Receiver:
 
         What the processes of an engine share for buckets, and keep, counts as this process's growth.
         """
-        process = getattr(self._engine, "_core", None)
-        if process is None:
+        from yatt_core.engines.rollout.served.engine import ServedRolloutEngine
+
+        engine: RolloutEngine = self._engine
+        if not isinstance(engine, ServedRolloutEngine):
             return private_growth(call)
-        parent = psutil.Process(process.pid)
+        parent = psutil.Process(engine._core.pid)
         with _Watch([parent.pid, *(child.pid for child in parent.children(recursive=True))]) as watch:
             own = private_growth(call)
-        return int(max(own + self._engine._memory.nbytes, *watch.growth.values()))
+        return int(max(own + engine._memory.nbytes, *watch.growth.values()))
 
     def close(self) -> None:
         """Ends the processes of an engine that has any."""
