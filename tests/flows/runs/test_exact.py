@@ -77,6 +77,9 @@ def test_killed_in_collect_and_in_learn_it_ends_with_the_same_bits(undisturbed: 
     assert same_result(driver.results(run), undisturbed)
     check_each_point_once(driver, run)
     check_nothing_generated_twice(driver, run)
+    with driver.ledger() as ledger:
+        found = lineage_of(ledger, driver.home, run)
+    assert found.environment["rollout bits"] == "batch-invariant kernels" and not found.drift
 
 
 NARROW = ("torch.yaml", "rollout.engine.dtype=bfloat16", "trainer.engine.dtype=bfloat16")
@@ -106,6 +109,9 @@ def test_in_bfloat16_killed_in_every_phase_it_ends_with_the_same_bits(driver: Dr
     driver.drive(struck)
     assert same_result(driver.results(struck), driver.results(quiet))
     check_each_point_once(driver, struck)
+    with driver.ledger() as ledger:
+        environment = lineage_of(ledger, driver.home, struck).environment
+    assert environment["rollout bits"] == "fixed decode batches"
 
 
 @pytest.mark.verify
