@@ -24,7 +24,7 @@ from benchmarks.exact.contract import resumed_run_is_the_same, smallest_differin
 from benchmarks.exact.work import PROMPT, TRAINERS, model_in, sampler_of, send, spec_of, trainer_of
 from tests.engines.rollout.cases import VOCABULARY, build_model, vllm_case_of
 from tests.matrix import in_verify
-from tests.needs import NEEDS_VLLM
+from tests.needs import NEEDS_VLLM, VLLM_DIFFERS_IN_BFLOAT16
 from yatt_core.bfloat16.products import NATIVE
 from yatt_core.engines.registry import build_rollout_engine
 from yatt_core.engines.rollout.torch.dense_runner import DenseRunner
@@ -221,10 +221,11 @@ def test_the_table_is_made_of_the_figures() -> None:
 @NEEDS_VLLM
 @pytest.mark.verify
 def test_vllm_in_bfloat16_answers_differently_already_alone(tmp_path: Path) -> None:
-    """What the refusal of continuous batching in bfloat16 says."""
+    """What the refusal of continuous batching in bfloat16 says of some processors."""
     folder = tmp_path / "model"
     build_model(folder, "wide")
     case = vllm_case_of(folder, dtype="bfloat16")
     with closing(case.engine):
         case.engine.update_weights(case.weights(0), 0)
-        assert smallest_differing_batch(case.engine, VOCABULARY) == 1
+        smallest = smallest_differing_batch(case.engine, VOCABULARY)
+        assert smallest == 1 if VLLM_DIFFERS_IN_BFLOAT16 else smallest in (1, None)

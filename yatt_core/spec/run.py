@@ -355,8 +355,8 @@ class RunSpec(SpecModel):
         if engine.dtype != "float32":
             obstacles.append(
                 f"rollout.engine.dtype is {engine.dtype}, but with continuous batching on processors exact needs float32: in "
-                f"{engine.dtype} an answer alone already differs from itself in a crowd (kind: torch decodes planned batches, in "
-                "either)"
+                f"{engine.dtype} an answer alone differs from itself in a crowd on some processors (kind: torch decodes planned "
+                "batches, in either)"
             )
         if engine.kv_cache_dtype != "auto":
             obstacles.append(

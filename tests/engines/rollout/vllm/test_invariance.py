@@ -13,7 +13,7 @@ import pytest
 
 from tests.engines.rollout.cases import MAX_NEW, MAX_PROMPT, build_model, vllm_case_of
 from tests.engines.rollout.cases import VOCABULARY as TOKENS
-from tests.needs import NEEDS_VLLM
+from tests.needs import NEEDS_VLLM, VLLM_DIFFERS_IN_BFLOAT16
 from tests.spec.trees import spec
 from yatt_core.engines.environment import rollout_facts
 from yatt_core.engines.rollout.served.engine import process_settings
@@ -167,11 +167,12 @@ class Served:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("dtype", "repeats"), [("float32", True), ("bfloat16", False)])
 def test_on_processors_the_answer_is_what_is_declared(tmp_path: Path, dtype: str, repeats: bool) -> None:
-    """After an update: until the first one, vLLM 0.32 repeats its bits in bfloat16 too."""
+    """After an update: until the first one, vLLM 0.32 repeats its bits in bfloat16 too. Some processors do afterwards as well."""
     folder = tmp_path / "paired"
     build_model(folder, "paired")
     case = vllm_case_of(folder, dtype=dtype)
     with closing(case.engine) as engine:
         assert engine.capabilities["batch_invariant"] is repeats
         engine.update_weights(case.weights(1), 1)
-        assert repeats_in_a_crowd(Served(engine), TOKENS, MAX_PROMPT + MAX_NEW, 64) is repeats
+        found = repeats_in_a_crowd(Served(engine), TOKENS, MAX_PROMPT + MAX_NEW, 64)
+        assert found is repeats or (found and not VLLM_DIFFERS_IN_BFLOAT16), "what is declared to repeat does"
