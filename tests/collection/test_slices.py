@@ -58,6 +58,7 @@ def draw(
     slices: Sequence[SliceTask],
     term: int = 1,
     store: RunStore | None = None,
+    toolbox: Toolbox | None = None,
 ) -> tuple[ShardReceipt, LocalStream]:
     """Seals the one shard of a round under the weights before the iteration."""
     stream = stream_at(made, iteration - 1)
@@ -68,7 +69,7 @@ def draw(
         weight_version=iteration - 1,
         slices=tuple(slices),
     )
-    with closing(Toolbox(None)) as toolbox:
+    with closing(toolbox or Toolbox(None)) as opened:
         scorer = RewardScorer(made.rewards)
         codec = open_codec(made, "")
         collector = Collector(
@@ -77,7 +78,7 @@ def draw(
             inputs=FewPrompts(),
             codec=codec,
             scorer=scorer,
-            toolbox=toolbox,
+            toolbox=opened,
             store=store or NoStore(),
         )
         (receipt,) = collector.collect([task], stream)
