@@ -116,7 +116,7 @@ def test_a_turn_has_the_same_noise_in_all_of_its_slices(tmp_path: Path) -> None:
     _, after = draw(tmp_path, made, 2, sorted(going), [going[n] for n in sorted(going)])
     seeds = {seed for request in after.asked for seed in request.seeds.reshape(-1).tolist()}
     assert seeds <= {seed for request in before.asked for seed in request.seeds.reshape(-1).tolist()}
-    assert {tokens for request in after.asked for tokens in request.drawn.tolist()} == {2}
+    assert {tokens for request in after.asked for tokens in np.array(request.drawn).tolist()} == {2}
 
 
 def test_a_minimum_of_new_tokens_is_that_of_first_turns(tmp_path: Path) -> None:
