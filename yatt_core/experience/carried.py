@@ -49,7 +49,8 @@ CARRIED_TURNS_SCHEMA = pa.schema(
     ]
 )
 """What runs with tools carry. turns: tokens of each of the policy's turns; the last one goes on unless it has an answer. answers,
-answer_tokens: the results between the turns, as a JSON list of texts, and their tokens. tool_error: the first error of a call; empty if none."""
+answer_tokens: the results between the turns, as a JSON list of texts, and the tokens of each. tool_error: the first error of a
+call; empty if none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
