@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.collection.local import PROMPTS, FewPrompts, LocalStream, digests, spec_with
+from tests.collection.test_judging import JUDGE
 from yatt_core.collection.collector import Collector
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
 from yatt_core.experience.carried import CARRIED_FILE, load_carried
-from yatt_core.experience.shard_log import read_learnt_facts
+from yatt_core.experience.shard_log import JUDGEMENTS_FILE, read_learnt_facts, read_shard_work
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, STRETCH_TOKENS, STRETCH_VERSIONS
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import open_codec
@@ -58,6 +59,7 @@ def draw(
     slices: Sequence[SliceTask],
     term: int = 1,
     store: RunStore | None = None,
+    toolbox: Toolbox | None = None,
 ) -> tuple[ShardReceipt, LocalStream]:
     """Seals the one shard of a round under the weights before the iteration."""
     stream = stream_at(made, iteration - 1)
@@ -68,7 +70,7 @@ def draw(
         weight_version=iteration - 1,
         slices=tuple(slices),
     )
-    with closing(Toolbox(None)) as toolbox:
+    with closing(toolbox or Toolbox(None)) as opened:
         scorer = RewardScorer(made.rewards)
         codec = open_codec(made, "")
         collector = Collector(
@@ -77,7 +79,7 @@ def draw(
             inputs=FewPrompts(),
             codec=codec,
             scorer=scorer,
-            toolbox=toolbox,
+            toolbox=opened,
             store=store or NoStore(),
         )
         (receipt,) = collector.collect([task], stream)
@@ -343,3 +345,36 @@ def test_as_many_tokens_as_are_kept_make_another_plan(tmp_path: Path) -> None:
         going = [SliceTask(1, None, ShardPlace(1, 0, 0), ref_of(first), kept)] * PROMPTS
         other, stream = draw(tmp_path, made, 2, range(PROMPTS), going, term=term)
         assert not other.adopted and stream.asked
+
+
+@pytest.mark.parametrize("slice_tokens", [1, SLICE], ids=["nothing complete", "some complete"])
+def test_judges_are_asked_about_complete_groups_and_a_placement_knows_what_was_drawn(
+    tmp_path: Path, slice_tokens: int
+) -> None:
+    """What goes on has nothing left to do in its round; tokens of earlier slices are read, not drawn, in the next."""
+    rule = {"name": "rule", "function": "virtual_score"}
+    made = sliced_spec(rewards__parts=[rule, JUDGE], rollout__slice_tokens=slice_tokens)
+    prompts = range(PROMPTS)
+    first, stream = draw(tmp_path, made, 1, prompts, [SliceTask(1, slice_tokens)] * PROMPTS)
+    assert first.slices is not None
+    complete = [prompt for prompt, completed in zip(prompts, first.slices.completed, strict=True) if completed]
+    assert bool(complete) == (slice_tokens > 1)
+    assert len(stream.judged) == SAMPLES * len(complete)
+    judged = pq.read_table(tmp_path / first.folder / JUDGEMENTS_FILE)["prompt_ordinal"].to_pylist()
+    assert sorted(set(judged)) == complete
+    assert sum(rolled for rolled, _ in stream.notes.values()) == PROMPTS * SAMPLES
+    assert sum(told for _, told in stream.notes.values()) == PROMPTS * SAMPLES
+    work = read_shard_work(tmp_path, first)
+    drawn = [tokens for each in first.slices.lengths for tokens in each]
+    assert work.response_tokens == tuple(drawn)
+    assert [bool(each) for each in work.judged] == [prompt in complete for prompt in prompts for _ in range(SAMPLES)]
+    going = going_on(first, prompts, slice_tokens)
+    second, _ = draw(tmp_path, made, 2, sorted(going), [going[n] for n in sorted(going)])
+    again = read_shard_work(tmp_path, second)
+    assert second.slices is not None
+    assert min(again.prompt_tokens) > min(work.prompt_tokens)
+    assert set(again.ordinals) == set(going) and max(again.response_tokens) <= slice_tokens
+    before = dict(zip(prompts, first.slices.lengths, strict=True))
+    new = sum(sum(lengths) - sum(before[n]) for n, lengths in zip(sorted(going), second.slices.lengths, strict=True))
+    ended_before = sum(again.response_tokens) - new
+    assert 0 <= ended_before <= len(again.ordinals), "a judged response that draws nothing counts as one token"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.placement.workloads import small
-from yatt_core.errors import ConfigurationError
+from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.placement.policies import registry
 from yatt_core.placement.policies.dynamic import Dynamic
 from yatt_core.placement.policies.fixed import ColocatePool, SplitPool
@@ -80,3 +80,19 @@ def test_a_custom_policy_is_an_entry_point_that_receives_the_spec(monkeypatch):
         found(lambda spec: "nothing")
     with pytest.raises(ConfigurationError, match=r"placement\.mode: 'mine' .*SystemExit: no licence"):
         found(fails)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"waves": [{"valid": [True], "samples": {"length": [1]}}]},
+        {"usage": [{"role": "R"}]},
+        {"switches": None},
+    ],
+    ids=["other samples", "usage of no instance", "no switches"],
+)
+def test_work_that_another_version_recorded_is_named(wrong):
+    campaign = run_campaign(small(), ColocatePool())
+    values = through_json(telemetry_to_json(campaign.past[0]))
+    with pytest.raises(DataError, match="another may have recorded it"):
+        telemetry_from_json(values | wrong)

@@ -26,21 +26,25 @@ from yatt_core.collection.shard_rows import (
     no_samples,
     response_table,
     score_table,
+    turn_result,
+    turn_table,
 )
 from yatt_core.collection.slices import Sealed, SliceBatch, batches_of, rows_by_member
 from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
-from yatt_core.collection.turns import Turns, turns_of
+from yatt_core.collection.turns import Turns, answers_of, turns_of
 from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.carried import GoingGroups, load_groups
+from yatt_core.experience.judge_log import JUDGEMENTS_SCHEMA
 from yatt_core.experience.shard_log import ShardLog, adopt
 from yatt_core.judges.effort import add_effort, remarkable
 from yatt_core.keys import iteration_folder, shard_folder, wave_name
 from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_question
 from yatt_core.prompts.stream import Prompt, media_of
-from yatt_core.protocols.generation import Int32
+from yatt_core.protocols.generation import GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest, ScoreEffort
+from yatt_core.protocols.pieces import join_pieces
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
@@ -214,6 +218,7 @@ class Collector:
             return None
         return SliceBatch(
             spec=self.spec,
+            codec=self.codec,
             key=shard.task.key,
             members=members,
             slices=[shard.task.slices[i] for i in rows],
@@ -222,21 +227,51 @@ class Collector:
         )
 
     def _draw_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
-        """Requests a batch's slice, or takes it from disk."""
+        """Requests a batch's slice, or what is left of it: it may be on disk, or some of its turns."""
         drawn = batch.shard.log.slice(batch.number)
-        if drawn is None:
-            stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
+        if drawn is not None:
+            slices.restore(drawn)
+            self._score_slice(batch, slices, stream)
             return
-        slices.restore(drawn)
-        self._score_slice(batch, slices, stream)
+        tools = self.spec.rollout.tools is not None
+        while slices.begin_step():
+            turn = batch.turns.turn() if tools else None
+            if turn is None:
+                stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
+                return
+            self._hear_turns(batch, slices, turn_result(turn, batch.shard.task.weight_version))
+        self._end_slice(batch, slices, stream)
 
     def _take_slice(self, arrival: Arrival[OpenBatch], slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
-        """Takes new tokens; once all are there, makes them durable and scores the groups that are complete."""
-        slices.hear(arrival.piece.result, arrival.piece.rows)
-        if arrival.complete:
-            with stage(arrival.tag.shard.timing, "log"):
-                arrival.tag.shard.log.append_slice(arrival.tag.number, slices.table())
-            self._score_slice(arrival.tag, slices, stream)
+        """Takes new tokens: with tools a whole step at once, which is durable before a tool is called."""
+        batch = arrival.tag
+        if self.spec.rollout.tools is None:
+            slices.hear(arrival.piece.result, arrival.piece.rows)
+        else:
+            batch.pieces.append(arrival.piece)
+        if not arrival.complete:
+            return
+        if batch.pieces:
+            result = join_pieces(batch.pieces).result
+            batch.pieces.clear()
+            with stage(batch.shard.timing, "log"):
+                batch.turns.append_turn(turn_table(result))
+            self._hear_turns(batch, slices, result)
+        if slices.begin_step():
+            stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
+        else:
+            self._end_slice(batch, slices, stream)
+
+    def _hear_turns(self, batch: OpenBatch, slices: SliceBatch, result: GenerateResult) -> None:
+        """Adds a step, which is durable, and answers the calls in it from disk or by calling the tools."""
+        slices.hear(result, range(len(result.lengths)))
+        slices.tell(answers_of(batch, slices.calls, self.toolbox), batch.shard.task.weight_version)
+
+    def _end_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
+        """Makes durable what the responses have once their slices are drawn, and scores the groups that are complete."""
+        with stage(batch.shard.timing, "log"):
+            batch.shard.log.append_slice(batch.number, slices.table())
+        self._score_slice(batch, slices, stream)
 
     def _score_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
         """Narrows a batch whose slice is durable to its complete groups, and scores these."""
@@ -244,11 +279,12 @@ class Collector:
         complete = slices.complete
         shard.going[batch.number] = slices.going()
         rows = [batch.rows[index] for index in complete]
-        if not rows:
-            shard.finished[batch.number] = no_samples(self.spec)
-            return
         numbers = [i for index in complete for i in slices.numbers(index)]
         batch.members = [batch.members[number] for number in numbers]
+        if not rows:
+            shard.finished[batch.number] = no_samples(self.spec)
+            self._note(batch, 0, 0, stream)
+            return
         batch.scores = BatchScores(
             spec=self.spec,
             scorer=self.scorer,
@@ -436,10 +472,14 @@ class Collector:
             batch.shard.judgements[batch.number] = batch.scores.log.table(batch.members)
 
     def _note(self, batch: OpenBatch, ended: int, scored: int, stream: Stream[OpenBatch]) -> None:
-        """Reports a batch's progress to the dispatcher if a placement uses it."""
+        """Reports a batch's progress to the dispatcher if a placement uses it.
+
+        ended, scored: of its members; a response that has drawn its slice and goes on has nothing left to do in its wave.
+        """
         if self.spec.rewards.judges:
             key = batch.shard.task.key
-            stream.note(wave_name(key), f"{key.shard}/{batch.number}", ended, scored)
+            going = len(batch.rows) * self.spec.rollout.samples_per_prompt - len(batch.members)
+            stream.note(wave_name(key), f"{key.shard}/{batch.number}", going + ended, going + scored)
 
     def _note_adopted(self, task: ShardTask, stream: Stream[OpenBatch]) -> None:
         if self.spec.rewards.judges:
@@ -468,7 +508,8 @@ class Collector:
         """Returns all verdicts on the shard's responses; None for a run without judges."""
         if not self.spec.rewards.judges:
             return None
-        return pa.concat_tables([shard.judgements[number] for number in sorted(shard.judgements)])
+        drawn = [shard.judgements[number] for number in sorted(shard.judgements)]
+        return pa.concat_tables(drawn) if drawn else JUDGEMENTS_SCHEMA.empty_table()
 
 
 def _joined(responses: pa.Table, scores: pa.Table) -> pa.Table:

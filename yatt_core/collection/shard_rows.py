@@ -277,6 +277,8 @@ def no_samples(spec: RunSpec) -> pa.Table:
     optional = {
         STRETCH_VERSIONS: True,
         STRETCH_TOKENS: True,
+        "turns": spec.rollout.tools is not None,
+        "tool_error": spec.rollout.tools is not None,
         UNSCORED: spec.may_mask,
         UNREAD: any(isinstance(part, TemplatedPart) for part in rewards.judges),
         TOKEN_REWARDS: rewards.critique is not None,

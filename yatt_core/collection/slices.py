@@ -1,12 +1,13 @@
 """The responses of one decode batch that draws a slice: a state machine without engines or files.
 
-Consumes what was sealed of the responses before, and the engine's new tokens for those that go on. Produces the request, the
-table of what each response has now, and the responses to the prompts whose responses have all ended.
+Consumes what was sealed of the responses before, the engine's new tokens for those that go on, and tools' answers. Produces the
+requests, the calls, the table of what each response has now, and the responses to the prompts whose responses have all ended.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,18 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from yatt_core.collection.shard_rows import BatchMember, sampling_of, split_batches
-from yatt_core.experience.carried import CARRIED_SCHEMA, GoingGroups
-from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, STRETCH_TOKENS, STRETCH_VERSIONS
+from yatt_core.experience.carried import CARRIED_SCHEMA, CARRIED_TURNS_SCHEMA, GoingGroups
+from yatt_core.experience.table import FINISH_TOOL, STRETCH_TOKENS, STRETCH_VERSIONS
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
+from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
 from yatt_core.protocols.generation import FINISHED_LENGTH, Float32, GenerateRequest, GenerateResult, Int32
 from yatt_core.protocols.receipts import ShardTask, SliceTask
 from yatt_core.spec import RunSpec
-from yatt_core.tools.dialogue import DialogueResponse
+from yatt_core.tools.dialogue import DialogueResponse, after_turn
 from yatt_core.wire.ragged import offsets_of
 
 Sealed = Mapping[tuple[int, int], Mapping[str, Any]]
-"""What is sealed of responses that go on, by prompt ordinal and sample: rows of `CARRIED_SCHEMA`."""
+"""What is sealed of responses that go on, by prompt ordinal and sample: rows of `CARRIED_SCHEMA` or `CARRIED_TURNS_SCHEMA`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A tool's result between two turns. tokens: of the result and its frame."""
+
+    text: str
+    tokens: int
 
 
 @dataclass(slots=True)
@@ -34,16 +44,23 @@ class SlicedResponse:
     """A response in progress.
 
     prompt: tokens of its prompt.
-    stretches: version and number of tokens of each slice so far.
+    tokens: all tokens so far, results of tools included.
+    turns: tokens of each of the policy's turns; the last one goes on unless it has an answer.
+    answers: the results between the turns.
+    stretches: version and number of tokens of each slice so far; results count with the slice before them.
     finish: why it ended; empty until then.
-    new: tokens drawn in this round.
+    tool_error: the first error of a tool call.
+    new: tokens of the policy that were drawn in this round.
     """
 
     prompt: Int32
     tokens: Int32
     log_probs: Float32
+    turns: list[int] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     stretches: list[tuple[int, int]] = field(default_factory=list)
     finish: str = ""
+    tool_error: str = ""
     new: int = 0
 
     @classmethod
@@ -56,12 +73,17 @@ class SlicedResponse:
             return cls(prompt, np.empty(0, np.int32), np.empty(0, np.float32))
         drawn = len(row["tokens"])
         most = drawn if kept is None else kept
+        tokens = np.array(row["tokens"][:most], dtype=np.int32)
+        answers = zip(json.loads(row.get("answers", "[]")), row.get("answer_tokens", ()), strict=True)
         return cls(
             prompt=prompt,
-            tokens=np.array(row["tokens"][:most], dtype=np.int32),
+            tokens=tokens,
             log_probs=np.array(row["log_probs"][:most], dtype=np.float32),
+            turns=list(row.get("turns", [len(tokens)])),
+            answers=[Answer(text, count) for text, count in answers],
             stretches=stretches_until(list(zip(row[STRETCH_VERSIONS], row[STRETCH_TOKENS], strict=True)), most),
             finish=row["finish"] if drawn <= most else "",
+            tool_error=row.get("tool_error", ""),
         )
 
     @property
@@ -69,24 +91,60 @@ class SlicedResponse:
         """The tokens from which the next slice is drawn."""
         return np.concatenate([self.prompt, self.tokens])
 
+    @property
+    def spoken(self) -> int:
+        """Tokens of the policy so far."""
+        return sum(self.turns)
+
+    @property
+    def in_turn(self) -> int:
+        """Tokens so far of the turn that goes on; 0 if the next token begins one."""
+        return self.turns[-1] if len(self.turns) > len(self.answers) else 0
+
     def draw(self, tokens: Int32, log_probs: Float32, version: int) -> None:
-        """Adds a slice."""
+        """Adds tokens of the policy."""
+        if len(self.turns) == len(self.answers):
+            self.turns.append(0)
+        self.turns[-1] += len(tokens)
+        self._add(tokens, log_probs, version, goes_on=self.new > 0)
+        self.new += len(tokens)
+
+    def be_told(self, tokens: Int32, text: str, version: int) -> None:
+        """Adds the result of the call in the last turn, which was drawn in this round."""
+        self.answers.append(Answer(text, len(tokens)))
+        self._add(tokens, np.zeros(len(tokens), np.float32), version, goes_on=True)
+
+    def _add(self, tokens: Int32, log_probs: Float32, version: int, goes_on: bool) -> None:
+        """Adds tokens. goes_on: whether they belong to the stretch before them."""
         self.tokens = np.concatenate([self.tokens, tokens])
         self.log_probs = np.concatenate([self.log_probs, log_probs])
-        self.stretches.append((version, len(tokens)))
-        self.new = len(tokens)
+        before = self.stretches.pop()[1] if goes_on else 0
+        self.stretches.append((version, before + len(tokens)))
 
     def as_ended(self, codec: TextCodec) -> DialogueResponse:
-        """Returns a response that has ended as one of a single turn."""
+        """Returns a response that has ended."""
         ended = DialogueResponse(self.prompt, codec.reading)
-        ended.say(self.tokens, self.log_probs, codec.decode_turn(self.tokens))
+        place = 0
+        for number, count in enumerate(self.turns):
+            tokens = self.tokens[place : place + count]
+            ended.say(tokens, self.log_probs[place : place + count], codec.decode_turn(tokens))
+            place += count
+            if number < len(self.answers):
+                answer = self.answers[number]
+                ended.be_told(self.tokens[place : place + answer.tokens], answer.text)
+                place += answer.tokens
         ended.finish = self.finish
+        ended.tool_error = self.tool_error
         return ended
 
 
 class SliceBatch:
     """The responses of a decode batch, all to new prompts or all to prompts that go on.
 
+    A slice is drawn in one step, or with tools in as many as turns end in it: a call is answered within its slice, and the next
+    turn has the tokens that are left.
+
+    codec: decodes turns, and encodes the results of tools.
     members: its responses, group by group.
     slices: of each prompt.
     prompts: tokens of each prompt.
@@ -96,6 +154,7 @@ class SliceBatch:
     def __init__(
         self,
         spec: RunSpec,
+        codec: TextCodec,
         key: WorkKey,
         members: Sequence[BatchMember],
         slices: Sequence[SliceTask],
@@ -103,6 +162,7 @@ class SliceBatch:
         sealed: Sealed,
     ) -> None:
         self._spec = spec
+        self._codec = codec
         self._key = key
         self._members = members
         self._slices = slices
@@ -116,7 +176,8 @@ class SliceBatch:
             )
             for number, member in enumerate(members)
         ]
-        self._open = [number for number, response in enumerate(self.responses) if not response.finish]
+        self._asked: list[int] = []
+        self._calls: dict[int, ToolCall | ToolAnswer] = {}
 
     @property
     def complete(self) -> list[int]:
@@ -134,35 +195,40 @@ class SliceBatch:
         complete = set(self.complete)
         table = self.table()
         rows = [number for index in range(len(self._slices)) if index not in complete for number in self.numbers(index)]
+        ordinals = [self._members[self.numbers(index)[0]].ordinal for index in range(len(self._slices))]
+        groups = [[self.responses[number] for number in self.numbers(index)] for index in range(len(self._slices))]
+        drawn = [tuple(response.new for response in group) for group in groups]
+        ended = [max(new) if index in complete else 0 for index, new in enumerate(drawn)]
+        lengths = [tuple(len(response.tokens) for response in group) for group in groups]
         return GoingGroups(
             table=table.take(pa.array(rows, pa.int64())),
-            completed={
-                self._members[self.numbers(index)[0]].ordinal: max(
-                    self.responses[number].new for number in self.numbers(index)
-                )
-                if index in complete
-                else 0
-                for index in range(len(self._slices))
-            },
-            lengths={
-                self._members[self.numbers(index)[0]].ordinal: tuple(
-                    len(self.responses[number].tokens) for number in self.numbers(index)
-                )
-                for index in range(len(self._slices))
-            },
+            completed=dict(zip(ordinals, ended, strict=True)),
+            lengths=dict(zip(ordinals, lengths, strict=True)),
+            drawn=dict(zip(ordinals, drawn, strict=True)),
+            questions={ordinal: len(group[0].prompt) for ordinal, group in zip(ordinals, groups, strict=True)},
         )
 
+    def begin_step(self) -> bool:
+        """Chooses the responses of the next request: those that have not ended and may draw; returns whether there are any."""
+        drawing = [
+            number for number, response in enumerate(self.responses) if not response.finish and self._limit(number)
+        ]
+        # A request has one minimum of new tokens for all of its responses, and later turns have none.
+        first = [number for number in drawing if not self.responses[number].answers]
+        self._asked = first if first and self._spec.rollout.min_new_tokens else drawing
+        return bool(self._asked)
+
     def request(self, stop: tuple[int, ...], version: int) -> GenerateRequest:
-        """Returns the decode batch: prompts with all samples if they are new, else each open response as its own prompt."""
+        """Returns the decode batch of a step: prompts with all samples if they are new, else each response as its own prompt."""
         rollout = self._spec.rollout
-        if self._slices[0].place is None:
+        if self._slices[0].place is None and not any(response.turns for response in self.responses):
             numbers = np.arange(len(self.responses)).reshape(len(self._slices), -1)
             prompts = list(self._prompts)
         else:
-            numbers = np.array(self._open)[:, None]
-            prompts = [self.responses[number].context for number in self._open]
+            numbers = np.array(self._asked)[:, None]
+            prompts = [self.responses[number].context for number in self._asked]
         first = numbers[:, 0].tolist()
-        drawn = np.array([len(self.responses[number].tokens) for number in first], dtype=np.int32)
+        drawn = np.array([self.responses[number].in_turn for number in first], dtype=np.int32)
         limits = np.array([self._limit(number) for number in first], dtype=np.int32)
         return GenerateRequest(
             prompts=prompts,
@@ -170,7 +236,7 @@ class SliceBatch:
             max_new_tokens=int(limits.max()),
             stop_tokens=stop,
             weight_version=version,
-            min_new_tokens=rollout.min_new_tokens,
+            min_new_tokens=0 if self.responses[first[0]].answers else rollout.min_new_tokens,
             **sampling_of(self._spec),
             limits=limits,
             drawn=drawn,
@@ -180,12 +246,14 @@ class SliceBatch:
         return self._slices[number // self._spec.rollout.samples_per_prompt]
 
     def _limit(self, number: int) -> int:
-        left = self._spec.rollout.max_new_tokens - len(self.responses[number].tokens)
+        """Returns how many tokens a response may draw in its next step."""
+        response = self.responses[number]
+        left = self._spec.rollout.max_new_tokens - response.spoken
         most = self._slice_of(number).tokens
-        return left if most is None else min(left, most)
+        return left if most is None else min(left, most - response.new)
 
     def _seed(self, number: int) -> int:
-        """Returns the seed of a response's noise: the same in all of its slices."""
+        """Returns the seed of a turn's noise: the same in all slices of the turn."""
         member = self._members[number]
         return sample_seed(
             seed=self._spec.seed,
@@ -193,18 +261,51 @@ class SliceBatch:
             iteration=self._slice_of(number).started,
             ordinal=member.ordinal,
             sample=member.sample,
+            turn=len(self.responses[number].answers),
         )
 
     def hear(self, result: GenerateResult, rows: Iterable[int]) -> None:
-        """Adds the slices of some of the request's responses. rows: their row numbers within the request."""
+        """Adds what was drawn of some of the step's responses. rows: their row numbers within the request."""
+        rollout = self._spec.rollout
         spans = itertools.pairwise(offsets_of(result.lengths).tolist())
         for row, (start, stop), finish in zip(rows, spans, result.finish, strict=True):
-            response = self.responses[self._open[row]]
+            number = self._asked[row]
+            response = self.responses[number]
             response.draw(result.tokens[start:stop], result.log_probs[start:stop], result.weight_version)
-            if finish != FINISHED_LENGTH:
-                response.finish = FINISH_STOP
-            elif len(response.tokens) >= self._spec.rollout.max_new_tokens:
-                response.finish = FINISH_LENGTH
+            is_cut = finish == FINISHED_LENGTH
+            if is_cut and response.spoken < rollout.max_new_tokens:
+                continue
+            turn = response.tokens[len(response.tokens) - response.in_turn :]
+            after = after_turn(
+                rollout=rollout,
+                reading=self._codec.reading,
+                text="" if rollout.tools is None else self._codec.decode_turn(turn),
+                turns=len(response.turns),
+                spoken=response.spoken,
+                is_cut=is_cut,
+            )
+            if isinstance(after, str):
+                response.finish = after
+            else:
+                self._calls[number] = after
+
+    @property
+    def calls(self) -> Mapping[int, ToolCall | ToolAnswer]:
+        """The calls in the step that was heard last, by number of the response; `tell` takes their answers."""
+        return self._calls
+
+    def tell(self, answers: Mapping[int, ToolAnswer], version: int) -> None:
+        """Adds the answers to all calls; a response whose call got none ends here. version: of the weights of this round."""
+        for number, answer in answers.items():
+            response = self.responses[number]
+            response.tool_error = response.tool_error or answer.error
+            if answer.is_unavailable:
+                response.finish = FINISH_TOOL
+                continue
+            call = self._calls[number]
+            tokens, text = self._codec.encode_result(answer.text, call if isinstance(call, ToolCall) else None)
+            response.be_told(tokens, text, version)
+        self._calls = {}
 
     def table(self) -> pa.Table:
         """Returns what each response has now."""
@@ -217,20 +318,25 @@ class SliceBatch:
                 STRETCH_VERSIONS: [version for version, _ in response.stretches],
                 STRETCH_TOKENS: [tokens for _, tokens in response.stretches],
                 "finish": response.finish,
+                "turns": response.turns,
+                "answers": json.dumps([answer.text for answer in response.answers]),
+                "answer_tokens": [answer.tokens for answer in response.answers],
+                "tool_error": response.tool_error,
             }
             for member, response in zip(self._members, self.responses, strict=True)
         ]
-        return pa.Table.from_pylist(rows, schema=CARRIED_SCHEMA)
+        schema = CARRIED_SCHEMA if self._spec.rollout.tools is None else CARRIED_TURNS_SCHEMA
+        return pa.Table.from_pylist(rows, schema=schema)
 
     def restore(self, table: pa.Table) -> None:
         """Takes what `table` has written, after a slice that an earlier attempt drew."""
-        before = [len(response.tokens) for response in self.responses]
+        before = [response.spoken for response in self.responses]
         self.responses = [
             SlicedResponse.begun(response.prompt, row)
             for response, row in zip(self.responses, table.to_pylist(), strict=True)
         ]
         for response, tokens in zip(self.responses, before, strict=True):
-            response.new = len(response.tokens) - tokens
+            response.new = response.spoken - tokens
 
 
 def stretches_until(stretches: Sequence[tuple[int, int]], most: int) -> list[tuple[int, int]]:

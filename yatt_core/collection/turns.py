@@ -28,7 +28,7 @@ from yatt_core.collection.stages import stage
 from yatt_core.dispatch.stream import Arrival, Stream
 from yatt_core.prompts.codec import TextCodec
 from yatt_core.prompts.stream import media_of
-from yatt_core.prompts.tool_calls import ToolAnswer
+from yatt_core.prompts.tool_calls import ToolAnswer, ToolCall
 from yatt_core.protocols.generation import GenerateRequest, GenerateResult
 from yatt_core.protocols.pieces import cut_piece, join_pieces
 from yatt_core.spec import RunSpec
@@ -141,15 +141,22 @@ class PlannedTurns:
 
     def _hear(self, batch: OpenBatch, result: GenerateResult) -> None:
         """Answers the calls in a turn from disk or by calling the tools; each result is durable before it is used."""
-        calls = batch.dialogue.hear(result)
-        known = {number: batch.turns.answer(number) for number in calls}
-        answers = {number: answer for number, answer in known.items() if answer is not None}
-        open_calls = {number: call for number, call in calls.items() if number not in answers}
-        with stage(batch.shard.timing, "tools"):
-            for number, answer in self.toolbox.answer(open_calls):
-                batch.turns.append_answer(number, answer)
-                answers[number] = answer
-        batch.dialogue.tell(answers)
+        batch.dialogue.tell(answers_of(batch, batch.dialogue.hear(result), self.toolbox))
+
+
+def answers_of(batch: OpenBatch, calls: Mapping[int, ToolCall | ToolAnswer], toolbox: Toolbox) -> dict[int, ToolAnswer]:
+    """Returns the answers to the calls in a batch's newest turn, by response: those on disk, and what the tools answer.
+
+    Each is durable before it is used.
+    """
+    known = {number: batch.turns.answer(number) for number in calls}
+    answers = {number: answer for number, answer in known.items() if answer is not None}
+    open_calls = {number: call for number, call in calls.items() if number not in answers}
+    with stage(batch.shard.timing, "tools"):
+        for number, answer in toolbox.answer(open_calls):
+            batch.turns.append_answer(number, answer)
+            answers[number] = answer
+    return answers
 
 
 @dataclass(frozen=True, slots=True)

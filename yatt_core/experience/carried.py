@@ -6,9 +6,10 @@ and goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +23,7 @@ from yatt_core.protocols.receipts import ShardRef
 from yatt_core.wire.tables import parsing
 
 CARRIED_FILE = "carried.parquet"
+Value = TypeVar("Value")
 SAMPLE_COLUMNS = {"tokens": "response_tokens", "log_probs": "log_probs_sampler"}
 """What the experience calls columns of `CARRIED_SCHEMA` that have other names in it."""
 CARRIED_SCHEMA = pa.schema(
@@ -35,35 +37,57 @@ CARRIED_SCHEMA = pa.schema(
         pa.field("finish", pa.string(), nullable=False),
     ]
 )
-"""tokens, log_probs: of the response so far. stretch_versions, stretch_tokens: as in the experience. finish: why the response has
-ended; empty if it goes on."""
+"""tokens, log_probs: of the response so far, results of tools included. stretch_versions, stretch_tokens: as in the experience.
+finish: why the response has ended; empty if it goes on."""
+CARRIED_TURNS_SCHEMA = pa.schema(
+    [
+        *CARRIED_SCHEMA,
+        pa.field("turns", pa.list_(pa.int32()), nullable=False),
+        pa.field("answers", pa.string(), nullable=False),
+        pa.field("answer_tokens", pa.list_(pa.int32()), nullable=False),
+        pa.field("tool_error", pa.string(), nullable=False),
+    ]
+)
+"""What runs with tools carry. turns: tokens of each of the policy's turns; the last one goes on unless it has an answer. answers,
+answer_tokens: the results between the turns, as a JSON list of texts, and the tokens of each. tool_error: the first error of a
+call; empty if none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GoingGroups:
     """What a round has made of groups.
 
-    table: the responses of those that go on, `CARRIED_SCHEMA`.
+    table: the responses of those that go on, `CARRIED_SCHEMA` or `CARRIED_TURNS_SCHEMA`.
     completed: of each group, by prompt ordinal, the most new tokens of one of its responses if all have ended; 0 otherwise.
     lengths: of each group, by prompt ordinal, the tokens of each of its responses.
+    drawn: of each group, by prompt ordinal, the tokens of each of its responses that are new.
+    questions: of each group, by prompt ordinal, the tokens of its prompt.
     """
 
     table: pa.Table
     completed: Mapping[int, int]
     lengths: Mapping[int, tuple[int, ...]]
+    drawn: Mapping[int, tuple[int, ...]]
+    questions: Mapping[int, int]
 
     @classmethod
     def joined(cls, batches: Mapping[int, GoingGroups]) -> GoingGroups | None:
         """Returns what decode batches made of their groups; None for those that are drawn whole."""
         if not batches:
             return None
-        completed = {ordinal: new for batch in batches.values() for ordinal, new in batch.completed.items()}
-        lengths = {ordinal: each for batch in batches.values() for ordinal, each in batch.lengths.items()}
+        parts = list(batches.values())
         return cls(
-            table=pa.concat_tables([batch.table for batch in batches.values()]),
-            completed=dict(sorted(completed.items())),
-            lengths=dict(sorted(lengths.items())),
+            table=pa.concat_tables([part.table for part in parts]),
+            completed=_by_ordinal(part.completed for part in parts),
+            lengths=_by_ordinal(part.lengths for part in parts),
+            drawn=_by_ordinal(part.drawn for part in parts),
+            questions=_by_ordinal(part.questions for part in parts),
         )
+
+
+def _by_ordinal(parts: Iterable[Mapping[int, Value]]) -> dict[int, Value]:
+    """Returns what is known of the groups of all decode batches, in the order of their prompts."""
+    return dict(sorted((ordinal, value) for part in parts for ordinal, value in part.items()))
 
 
 def carried_digests(table: pa.Table) -> bytes:
@@ -72,7 +96,7 @@ def carried_digests(table: pa.Table) -> bytes:
 
 
 def load_groups(run_folder: Path, shard: ShardRef, ordinals: Collection[int]) -> pa.Table:
-    """Returns groups of a sealed shard as they go on from it, `CARRIED_SCHEMA`, also those that are complete in it.
+    """Returns groups of a sealed shard as they go on from it, also those that are complete in it, which none with tools does.
 
     ordinals: of the groups' prompts; others of the shard are left out, since a later shard may have more of them. Raises as
         `load_carried`.
@@ -104,6 +128,7 @@ def read_carried(folder: Path, manifest: Manifest) -> pa.Table:
     data = read_file(folder, CARRIED_FILE, manifest.files[CARRIED_FILE])
     with parsing(folder / CARRIED_FILE):
         table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
-    if table.schema.names != CARRIED_SCHEMA.names:
-        raise DataError(f"{folder / CARRIED_FILE}: has columns {table.schema.names}, not {CARRIED_SCHEMA.names}")
-    return sort_samples(table.cast(CARRIED_SCHEMA).combine_chunks())
+    schema = CARRIED_TURNS_SCHEMA if "turns" in table.schema.names else CARRIED_SCHEMA
+    if table.schema.names != schema.names:
+        raise DataError(f"{folder / CARRIED_FILE}: has columns {table.schema.names}, not {schema.names}")
+    return sort_samples(table.cast(schema).combine_chunks())

@@ -177,7 +177,7 @@ class ShardLog:
             fields["slices"] = _slice_facts(going, table)
         sums = sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
-        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here))}
+        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here, going))}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
@@ -375,7 +375,9 @@ def _by_version(group: pa.Table) -> list[list[int]]:
     """Returns the versions under which a group's tokens were drawn, each with its number of tokens, ascending."""
     versions, _ = ragged_column(group, STRETCH_VERSIONS)
     tokens, _ = ragged_column(group, STRETCH_TOKENS)
-    return [[int(version), int(tokens[versions == version].sum())] for version in np.unique(versions)]
+    drawn, _ = ragged_column(group, "loss_mask")
+    found, counts = np.unique(np.repeat(versions, tokens)[drawn], return_counts=True)
+    return [list(pair) for pair in zip(found.tolist(), counts.tolist(), strict=True)]
 
 
 def _slice_facts(going: GoingGroups, table: pa.Table) -> dict[str, Any]:

@@ -61,15 +61,21 @@ def telemetry_to_json(telemetry: IterationTelemetry) -> dict[str, Any]:
 
 
 def telemetry_from_json(values: Mapping[str, Any]) -> IterationTelemetry:
-    """Restores telemetry from its JSON values."""
-    return IterationTelemetry(
-        roles=values["roles"],
-        waves=tuple(_wave_from_json(wave) for wave in values["waves"]),
-        usage=tuple(Usage(**usage) for usage in values["usage"]),
-        collect_s=values["collect_s"],
-        judging_s=values["judging_s"],
-        switches=tuple(SwitchTime(**switch) for switch in values["switches"]),
-    )
+    """Restores telemetry from its JSON values. Raises `DataError` if they are not those of this version's telemetry."""
+    try:
+        return IterationTelemetry(
+            roles=values["roles"],
+            waves=tuple(_wave_from_json(wave) for wave in values["waves"]),
+            usage=tuple(Usage(**usage) for usage in values["usage"]),
+            collect_s=values["collect_s"],
+            judging_s=values["judging_s"],
+            switches=tuple(SwitchTime(**switch) for switch in values["switches"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"the recorded work of an iteration is not one of this version; another may have recorded it: "
+            f"{failure_text(error)}"
+        ) from error
 
 
 def _wave_to_json(wave: WaveWork) -> dict[str, Any]:

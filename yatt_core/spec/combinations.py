@@ -64,7 +64,6 @@ from yatt_core.spec.features import (
     TORCH_JUDGE,
     TORCH_ROLLOUT,
     TORCH_TRAINER,
-    VIRTUAL_JUDGE,
     VIRTUAL_ROLLOUT,
     VIRTUAL_TRAINER,
     VLLM_JUDGE,
@@ -153,7 +152,6 @@ def _of_parts(feature: Feature, sampling: Feature, instead: str, refused: Refuse
             VLLM_ROLLOUT,
             "vLLM does not go on with a response from tokens of older weights; use null, or the torch engine",
         ),
-        (TOOLS, "a response with tool calls is drawn whole; use null, or no rollout.tools"),
         (sampling, f"which groups an iteration learns from follows from when they complete; use null, or {instead}"),
         (
             CURRICULUM,
@@ -161,11 +159,11 @@ def _of_parts(feature: Feature, sampling: Feature, instead: str, refused: Refuse
         ),
         (IMAGES, "prompts with images are answered whole; use null, or leave image_field out"),
         (REPLAYED_SUPPORT, "the support of a token is not sealed with a part of a response; use null, or full"),
-        *(
-            (judge, "the judge {1!r} reads whole responses as they end; use null, or no judge")
-            for judge in (TORCH_JUDGE, VLLM_JUDGE, VIRTUAL_JUDGE, ENDPOINT_JUDGE, REWARD_MODEL)
-        ),
     )
+    if (
+        feature is not SLICES
+    ):  # a slice ends at a token of each response, a tail at one of the iteration, amid a turn or a result
+        others = (*others, (TOOLS, "a response with tool calls is drawn whole; use null, or no rollout.tools"))
     for other, why in others:
         yield Exclusion(feature, other, f"{key}: {why}", refused)
 

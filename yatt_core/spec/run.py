@@ -301,7 +301,7 @@ class RunSpec(SpecModel):
         rollout = self.rollout
         prompt = self.data.max_prompt_tokens
         if self.sliced:  # at its last token, all but one of a response's tokens precede it
-            context = prompt + rollout.max_new_tokens - 1
+            context = prompt + rollout.max_response_tokens - 1
             return context if positions is None else max(1, min(context, positions - 1))
         context = prompt + (0 if rollout.tools is None else rollout.max_response_tokens)
         return context if positions is None else max(1, min(context, positions - rollout.max_new_tokens))

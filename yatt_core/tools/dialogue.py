@@ -189,17 +189,19 @@ class Dialogue:
             tokens = result.tokens[span]
             left = None if support is None else support.at(span)
             response.say(tokens, result.log_probs[span], self._codec.decode_turn(tokens), left)
-            cut = finish == FINISHED_LENGTH
-            call = None if cut or self._rollout.tools is None else read_call(response.last_turn, self._codec.reading)
-            if cut or (call is not None and response.spoken >= self._rollout.max_new_tokens):
-                response.finish = FINISH_LENGTH
-            elif call is None:
-                response.finish = FINISH_STOP
-            elif response.turns == self._rollout.max_turns:
-                response.finish = FINISH_TURNS
+            after = after_turn(
+                rollout=self._rollout,
+                reading=self._codec.reading,
+                text=response.last_turn,
+                turns=response.turns,
+                spoken=response.spoken,
+                is_cut=finish == FINISHED_LENGTH,
+            )
+            if isinstance(after, str):
+                response.finish = after
             else:
-                calls[number] = call
-                self._called[number] = call
+                calls[number] = after
+                self._called[number] = after
         return calls
 
     def tell(self, answers: Mapping[int, ToolAnswer]) -> None:
@@ -214,6 +216,23 @@ class Dialogue:
             answered = call if isinstance(call, ToolCall) else None
             tokens, text = self._codec.encode_result(answer.text, answered)
             response.be_told(tokens, text)
+
+
+def after_turn(
+    rollout: RolloutSpec, reading: Reading, text: str, turns: int, spoken: int, is_cut: bool
+) -> str | ToolCall | ToolAnswer:
+    """Returns why a response ends with its latest turn, or the call in that turn, after whose answer it goes on.
+
+    text: of the turn.
+    turns, spoken: turns of the response, and the policy's tokens in them, this turn included.
+    is_cut: whether the turn was cut at the last token that the response may have.
+    """
+    call = None if is_cut or rollout.tools is None else read_call(text, reading)
+    if is_cut or (call is not None and spoken >= rollout.max_new_tokens):
+        return FINISH_LENGTH
+    if call is None:
+        return FINISH_STOP
+    return FINISH_TURNS if turns == rollout.max_turns else call
 
 
 def greedy_request(dialogue: Dialogue, stop: tuple[int, ...], version: int) -> GenerateRequest:

@@ -167,10 +167,10 @@ COVERING = (
     CoveringRun(("lag",), ("asynchrony.lag=3", "iterations=5")),
     CoveringRun(("lag", "waves", "curriculum", "tools", "judges")),
     CoveringRun(("slices",)),
-    CoveringRun(("lag", "slices")),
+    CoveringRun(("lag", "slices", "tools", "judges")),
     CoveringRun(("tail",)),
-    CoveringRun(("lag", "tail")),
-    CoveringRun(("lag", "over-dispatch")),
+    CoveringRun(("lag", "tail", "judges")),
+    CoveringRun(("lag", "over-dispatch", "judges")),
 )
 """Each mode of asynchrony alone, and sets of modes such that each that goes together is part of one."""
 
