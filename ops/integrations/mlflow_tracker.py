@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from db.write import outbox
 from flows.delivery import registry
-from flows.phases import evaluation_tables
+from flows.phases import evaluation_tables, image_sheets
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database
@@ -242,6 +242,8 @@ class MlflowTracker:
                 mlflow_details.send_file(self._client, run, self._artifacts.parent / item.run, item.body)
             case evaluation_tables.KIND:
                 mlflow_details.send_table(self._client, run, self._artifacts.parent / item.run, item.body)
+            case image_sheets.KIND:
+                mlflow_details.send_images(self._client, run, self._artifacts.parent / item.run, item.body)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
             case "status" if item.body["status"] == "RUNNING":
