@@ -1,8 +1,8 @@
 """What makes a run readable in MLflow: note, data, files of its folder as artifacts, tables of evaluations, images of samples.
 
-Consumes outbox rows of the kinds `note`, `datasets`, `file`, `table` and `images`. Every delivery may be repeated: a note replaces the part
-of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same name and
-digest once; a file replaces the artifact of the same name.
+Consumes outbox rows of the kinds `note`, `datasets`, `file`, `table` and `images`. Every delivery may be repeated: a note
+replaces the part of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same
+name and digest once; a file replaces the artifact of the same name.
 """
 
 from __future__ import annotations

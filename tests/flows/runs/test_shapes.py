@@ -1,4 +1,4 @@
-"""The quickstart of diffusion through real services: shorter, but its reward rises, and its images are shown and stay, here and in MLflow."""
+"""The quickstart of diffusion through real services: shorter, but its reward rises, its images stay, and MLflow has both."""
 
 from __future__ import annotations
 
