@@ -23,6 +23,8 @@ OF_A_PROMPT = 6
 """Images of a row: the first ones."""
 LONGEST = 48
 """Characters of a prompt."""
+FINEST = 128
+"""Pixels of an image's side, of which a sheet shows fewer anyway; many large images at once would fill the memory."""
 SIDE = 0.7
 """Inches of an image's side."""
 
@@ -44,6 +46,7 @@ def sheet_of(opened: ImageFolder, title: str) -> Figure | None:
     for row, (_, images) in enumerate(prompts):
         for column, image in enumerate(images[:OF_A_PROMPT]):
             with Image.open(io.BytesIO(opened.read(image.address))) as picture:
+                picture.thumbnail((FINEST, FINEST))  # in place, and never larger
                 pixels = np.asarray(picture)
             place = (column - 0.46, column + 0.46, row + 0.46, row - 0.46)
             axes.imshow(pixels, extent=place, interpolation="nearest", vmin=0, vmax=255)
