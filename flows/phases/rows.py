@@ -18,6 +18,7 @@ from flows.phases.attempts import phase, recording_phase
 from flows.phases.batches import DrawnRows, draw_rows, recorded_columns
 from flows.phases.commit import clear_up, write_commit
 from flows.phases.evaluation_tables import keep_tables
+from flows.phases.image_sheets import sheet_entries
 from flows.phases.metrics import learning_metrics, timing_metrics
 from flows.phases.process_gauges import process_gauges
 from flows.phases.sampling import sampled_shards
@@ -123,7 +124,7 @@ def commit(
     outbox: list[OutboxEntry] = []
     if results.evaluation is not None:
         metrics += _results(row_figures(results.evaluation))
-        outbox = keep_tables(context, results.evaluation)
+        outbox = [*keep_tables(context, results.evaluation), *sheet_entries(context, results.prepared)]
     without = 0.0 if context.spec.has.language_model else None
     tokens = update.metrics.get("tokens", without)
     rows = float(len(results.rows.rows))

@@ -1,8 +1,8 @@
-"""What makes a run readable in MLflow: its note, its data, files of its folder as artifacts, and tables of evaluations.
+"""What makes a run readable in MLflow: note, data, files of its folder as artifacts, tables of evaluations, images of samples.
 
-Consumes outbox rows of the kinds `note`, `datasets`, `file` and `table`. Every delivery may be repeated: a note replaces the part
-of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same name and
-digest once; a file replaces the artifact of the same name.
+Consumes outbox rows of the kinds `note`, `datasets`, `file`, `table` and `images`. Every delivery may be repeated: a note
+replaces the part of the description that an earlier note wrote, and keeps what people added; MLflow stores a dataset of the same
+name and digest once; a file replaces the artifact of the same name.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from flows.reports.learning_curve import can_draw
+from ops.integrations.image_sheets import sheet_of
 from ops.integrations.table_pictures import figure_of
-from yatt_core.errors import InfrastructureError
+from yatt_core.errors import DataError, InfrastructureError
+from yatt_core.workloads.images import IMAGES, ImageFolder
 from yatt_core.workloads.listings import decode_listing
 
 log = logging.getLogger("yatt_core.outbox")
@@ -103,14 +105,42 @@ def send_table(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> 
             client.log_figure(run, figure, f"{step}.png")
 
 
+def send_images(client: Any, run: str, folder: Path, body: Mapping[str, Any]) -> None:
+    """Stores images of an iteration's samples as one picture.
+
+    body: `iteration`, and `folder` and `sha256` of the images: the folder of the columns in the run's folder, and the digest
+        of the images' manifest.
+
+    Images that are no longer there, or damaged, are skipped with a warning, as everything is without matplotlib. Raises as
+    `send_file` does.
+    """
+    if not can_draw():
+        return
+    iteration = body["iteration"]
+    try:
+        opened = ImageFolder.open(_within(folder, body["folder"]), body["sha256"])
+        figure = sheet_of(opened, f"samples of iteration {iteration}: prompt and mean reward")
+    except DataError as error:
+        log.warning("MLflow does not receive the images of iteration %d: %s", iteration, error)
+        return
+    if figure is not None:
+        client.log_figure(run, figure, f"{IMAGES}/{iteration:06d}.png")
+
+
+def _within(folder: Path, path: str) -> Path:
+    """Returns a path below the run's folder. Raises `InfrastructureError` for one that leaves it."""
+    place = (folder / path).resolve()
+    if not place.is_relative_to(folder.resolve()):
+        raise InfrastructureError(f"{path}: not a file of the run's folder {folder}")
+    return place
+
+
 def _file_of(folder: Path, path: str) -> Path | None:
     """Returns a file of the run's folder; None, with a warning, if it is no longer there.
 
     Raises `InfrastructureError` for a path that leaves the folder.
     """
-    file = (folder / path).resolve()
-    if not file.is_relative_to(folder.resolve()):
-        raise InfrastructureError(f"{path}: not a file of the run's folder {folder}")
+    file = _within(folder, path)
     if not file.is_file():
         log.warning("%s is no longer there: MLflow does not receive it", file)
         return None

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from db.write import outbox
 from flows.delivery import registry
-from flows.phases import evaluation_tables
+from flows.phases import evaluation_tables, image_sheets
 from flows.run.protocols import OutboxItem
 from ops.integrations import mlflow_details
 from ops.integrations.mlflow_database import begin_database
@@ -39,6 +39,12 @@ KIND = "custom_model_development"
 PARAMS_PER_BATCH = 100
 LONGEST_PARAM = 6000
 LONGEST_TAG = 8000
+OF_FILES = {
+    "file": mlflow_details.send_file,
+    evaluation_tables.KIND: mlflow_details.send_table,
+    image_sheets.KIND: mlflow_details.send_images,
+}
+"""What sends the rows that name files of the run's folder, by their kind."""
 ACTIVE = "active"
 REFUSED_CODE = "INVALID_PARAMETER_VALUE"
 """MLflow's code for what it refuses because of the request's contents, and for requests on a run that was deleted."""
@@ -238,10 +244,8 @@ class MlflowTracker:
                 mlflow_details.send_note(self._client, run, item.body["text"])
             case "datasets":
                 mlflow_details.send_datasets(self._client, run, item.body["datasets"])
-            case "file":
-                mlflow_details.send_file(self._client, run, self._artifacts.parent / item.run, item.body)
-            case evaluation_tables.KIND:
-                mlflow_details.send_table(self._client, run, self._artifacts.parent / item.run, item.body)
+            case kind if kind in OF_FILES:
+                OF_FILES[kind](self._client, run, self._artifacts.parent / item.run, item.body)
             case "artifact":
                 self._client.log_text(run, item.body["text"], item.body["name"])
             case "status" if item.body["status"] == "RUNNING":

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.spec import RunSpec
+from yatt_core.spec.sections.metric_names import is_known
 
 TRIED = "tried"
 """Stands for the run's id."""
@@ -25,6 +26,7 @@ class WorkloadTrial:
     files, input_bytes: number and size of its inputs' files.
     columns: types and shapes of the first iteration's columns, by name.
     figures: the metrics of an evaluation of the state with which it begins.
+    learnt: the metrics of the first update.
     state_bytes: size of its state.
     sampler_bytes: what a sampler gets of weights after each update; 0 without samplers.
     image_bytes: size of the files of the first iteration's images; 0 if it shows none.
@@ -36,11 +38,25 @@ class WorkloadTrial:
     input_bytes: int
     columns: Mapping[str, str]
     figures: Mapping[str, float]
+    learnt: Mapping[str, float]
     state_bytes: int
     sampler_bytes: int
     image_bytes: int
     seconds: float
     forecast_seconds: float
+
+    def unseen_metrics(self, spec: RunSpec) -> tuple[str, ...]:
+        """Returns a warning for each guard on a metric that the trial has not seen and that no run of YATT has.
+
+        A class may have metrics that come later, so that this is no error.
+        """
+        seen = {*self.figures, *self.learnt}
+        return tuple(
+            f"guards.custom.{number}.metric: {guard.metric!r} is none of the metrics of this trial, without which the guard has "
+            f"no effect: {', '.join(sorted(seen)) or 'there are none'}"
+            for number, guard in enumerate(spec.guards.custom)
+            if guard.metric not in seen and not is_known(guard.metric)
+        )
 
 
 def evaluations_of(spec: RunSpec) -> int:
@@ -84,7 +100,7 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
             name: f"{column.dtype} {list(column.shape)}"
             for name, column in decode_columns(data, receipt.folder).items()
         }
-        engine.learn(BatchTask(WorkKey(TRIED, 0, 1, "learn"), 1, (), rows=(PromptRef(0, 0, 0),)), receipt)
+        update = engine.learn(BatchTask(WorkKey(TRIED, 0, 1, "learn"), 1, (), rows=(PromptRef(0, 0, 0),)), receipt)
         ended = time.perf_counter()
         sampler_bytes = _try_sampler(alone, folder, inputs) if spec.has.samplers else 0
         of_iterations = (ended - evaluated) * spec.iterations
@@ -94,6 +110,7 @@ def try_workload(home: Path, spec: RunSpec) -> WorkloadTrial:
             input_bytes=sum(path.stat().st_size for path in files),
             columns=columns,
             figures=dict(found.metrics),
+            learnt=dict(update.metrics),
             state_bytes=state_bytes,
             sampler_bytes=sampler_bytes,
             image_bytes=sum(path.stat().st_size for path in (folder / receipt.folder).glob(f"{IMAGES}/*{SUFFIX}")),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from playwright.sync_api import Page, expect
@@ -10,29 +12,43 @@ from flows.run.home import Home
 from tests.browser.conftest import Errors
 from tests.browser.dashboard import NARROW, WIDE
 from tests.browser.test_pages import SERIOUS
+from tests.needs import NEEDS_DIFFUSERS
 from tests.services import ROOT
 from tests.workloads.in_process import OwnRun
-from tests.workloads.painting import GROUP, PROMPTS, SIDE
+from yatt_core.workloads.diffusion.shapes import PROMPTS, SIDE
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(600)]
+SPECS = ROOT / "tests" / "workloads"
+GROUP = 2
+"""Images of a prompt and an iteration."""
 
 
-@pytest.fixture(scope="module")
-def painted(home: Home) -> str:
+def driven(home: Home, spec: Path) -> str:
     torch.set_num_threads(1)
-    run = OwnRun.of(home.folder, ROOT / "tests" / "workloads" / "painting.yaml")
+    run = OwnRun.of(home.folder, spec)
     run.drive()
     return run.run
 
 
-def test_images_stand_in_a_grid_and_a_click_enlarges_one(
-    page: Page, address: str, painted: str, errors: Errors
+@pytest.fixture(scope="module")
+def drawn(home: Home) -> str:
+    """A run of diffusion."""
+    return driven(home, SPECS / "diffusion" / "drawing.yaml")
+
+
+@pytest.fixture(scope="module")
+def painted(home: Home) -> str:
+    """A run whose prompts are hostile, of a workload that paints without a model."""
+    return driven(home, SPECS / "painting.yaml")
+
+
+@NEEDS_DIFFUSERS
+def test_images_of_diffusion_stand_in_a_grid_and_a_click_enlarges_one(
+    page: Page, address: str, drawn: str, errors: Errors
 ) -> None:
-    page.goto(f"{address}/runs/{painted}/rollouts")
+    page.goto(f"{address}/runs/{drawn}/rollouts")
     grid = page.get_by_role("region", name="Images over iterations").get_by_role("table")
-    expect(grid.get_by_role("columnheader")).to_have_text(
-        ["Prompt", *(f"iteration {number}" for number in (1, 2, 3, 4))]
-    )
+    expect(grid.get_by_role("columnheader")).to_have_text(["Prompt", *(f"iteration {number}" for number in (1, 2, 3))])
     expect(grid.get_by_role("rowheader")).to_have_text(list(PROMPTS))
     name = f"{PROMPTS[0]}, image 2 of iteration 3"
     thumbnail = grid.get_by_role("button", name=name, exact=True)

@@ -36,6 +36,12 @@ def test_a_workload_is_tried_before_it_starts(yatt: Yatt) -> None:
     checked = yatt("check", str(SPEC), "-o", "json").document["workload"]
     assert checked["kind"] == "tests.workloads.counting:Counting" and checked["files"] == 1
     assert checked["columns"] == {"numbers": "float64 [7]"} and checked["figures"] == {"evaluation/mean": 0.0}
+    assert checked["learnt"].keys() == {"loss"}
+    rules = [f"{{name: of_{name}, metric: {name}, at_most: 1}}" for name in ("loss", "evaluation/mean", "lost", "kl")]
+    watched = yatt("check", str(SPEC), "--set", f"guards.custom=[{', '.join(rules)}]".replace("of_evaluation/", "of_"))
+    assert watched.err.count("guards.custom.") == 1
+    assert "guards.custom.2.metric: 'lost' is none of the metrics of this trial" in watched.err
+    assert "has no effect: evaluation/mean, loss" in watched.err
     answer = yatt("check", str(SPEC), "--set", "workload.settings={broken: draw}")
     assert answer.code == 2 and "draw: column 'numbers' is list; expected a numpy array of numbers" in answer.err
     answer = yatt("plan", str(SPEC))

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests.spec.trees import VIRTUAL, mistakes, refusal, spec, tells, tree, write
+from yatt_core.errors import ConfigurationError
 from yatt_core.guards.rules import rules_of
-from yatt_core.spec import override_spec
+from yatt_core.spec import load_spec, override_spec
 from yatt_core.spec.sections.metric_names import RESULT_METRICS, TIMING_METRICS, is_timing
 
 FORMATS = Path(__file__).parents[2] / "docs" / "formats.md"
+OF_A_CLASS = Path(__file__).parents[2] / "configs" / "shapes.yaml"
 BUILT_IN = {
     "kl", "entropy", "train_rollout_logprob_diff", "gradient_norm", "truncation", "throughput", "reward_against_length",
     "non_finite", "unscored", "mostly_unscored", "unread_judgements", "idle_device",
@@ -80,6 +82,17 @@ def test_guards_can_be_revised_on_a_running_line() -> None:
 def test_a_refusal_names_its_key(changes: dict[str, object], facts: tuple[str, ...]) -> None:
     (line,) = mistakes(**changes)
     assert tells(line, *facts)
+
+
+def test_a_guard_may_watch_a_metric_that_only_a_class_knows() -> None:
+    def watching(metric: str) -> str:
+        return f"guards.custom=[{{name: few, metric: {metric}, at_least: 0.5, action: rollback}}]"
+
+    assert [guard.metric for guard in load_spec(OF_A_CLASS, [watching("recall/at 10")]).guards.custom] == [
+        "recall/at 10"
+    ]
+    with pytest.raises(ConfigurationError, match=r"guards.custom.0.action: seconds/learn depends on timing"):
+        load_spec(OF_A_CLASS, [watching("seconds/learn")])
 
 
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:

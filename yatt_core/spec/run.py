@@ -381,7 +381,7 @@ class RunSpec(SpecModel):
             self._reward_mistakes,
             lambda: self.algorithm.support_mistakes(self.rollout),
             self._placement_mistakes,
-            self.guards.mistakes,
+            lambda: self.guards.mistakes(self.has.own_metrics),
             *checks_on_reading(self),
             self._teacher_mistakes,
             self._inexact,

@@ -1,17 +1,21 @@
-"""Runs that learn from rows of their data: killed while they learn, they end with the same bits."""
+"""Runs that learn from rows of their data: killed or queued, they end with the same bits; MLflow has figures and an alias."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from examples.preferences import preference_rows
 from flows.reports.audit import verify_run
+from ops.integrations.promotion import deliver, promote
 from tests.flows.tools import Driver
+from tests.flows.workload_runs import require_same, through_the_queue
 
 pytestmark = [pytest.mark.verify, pytest.mark.timeout(900)]
 SPEC = "../../configs/dpo.yaml"
@@ -46,6 +50,29 @@ def test_a_kill_while_it_learns_changes_no_bit(driver: Driver, small: tuple[str,
     assert report.sound, report.disagreement
     assert phases == PHASES, "nothing is placed, collected or sent to engines"
     assert accuracy[0] == 0.5 and accuracy[-1] > 0.8
+
+
+def test_rows_from_the_queue_give_the_same_and_mlflow_has_their_figures_and_an_alias(
+    driver: Driver, small: tuple[str, ...], service_environment: Mapping[str, str]
+) -> None:
+    undisturbed, run = (driver.create(SPEC, *small, "workload.kind=rows") for _ in range(2))
+    driver.drive(undisturbed)
+    through_the_queue(driver, run, service_environment)
+    require_same(driver, run, undisturbed)
+    promote(driver.home, run, "candidate", 2, by="ada", why="the middle of it")
+    assert deliver(driver.home, run) is None, "MLflow is there"
+    with driver.ledger() as ledger:
+        tracked = ledger.runs.find(run).mlflow_run_id
+        margins = ledger.metrics.history(run, "preference/margin")
+        accuracy = ledger.metrics.history(run, "evaluation/accuracy")
+        (kept,) = [row for row in ledger.records.checkpoints(run) if row.iteration == 2]
+    assert tracked and [at for at, _ in margins] == [1, 2, 3, 4] and [at for at, _ in accuracy] == [0, 2, 4]
+    client = MlflowClient(driver.home.tracking_uri)
+    for name, values in (("preference/margin", margins), ("evaluation/accuracy", accuracy)):
+        assert [(point.step, point.value) for point in client.get_metric_history(tracked, name)] == values
+    version = client.get_model_version_by_alias("dpo", "candidate")
+    assert (version.tags["yatt.run"], version.tags["yatt.iteration"]) == (run, "2")
+    assert version.tags["yatt.weights_digest"] == kept.weights_digest
 
 
 def test_a_reward_model_trained_here_rewards_a_run_here(driver: Driver, small: tuple[str, ...], tmp_path: Path) -> None:

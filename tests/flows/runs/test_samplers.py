@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flows.branching.branches import revise
+from flows.run.creation import current_spec
 from tests.flows.runs.test_diffusion import LONG, SHORT_LEASE, SPEC, STRIKES, require_same, undisturbed
 from tests.flows.tools import Driver
 from tests.needs import NEEDS_DIFFUSERS
@@ -43,6 +44,21 @@ def test_killed_while_samplers_draw_and_resumed_on_one_it_has_the_bits_of_a_run_
         ]
     assert [[engine["instance"] for engine in engines] for engines in synced] == [[0, 1], [0]]
     assert len({engine["bytes"] for engines in synced for engine in engines} - {0}) == 1
+
+
+@pytest.mark.verify
+def test_on_devices_of_their_own_samplers_draw_the_same_bits(driver: Driver, tmp_path: Path) -> None:
+    """One kill leaves samplers and ranks alive, the other loses them; then both share their devices."""
+    run = driver.create(SPEC, *SAMPLERS, "placement.mode=split")
+    with driver.ledger() as ledger:
+        assert current_spec(ledger, run).devices == 3, "two of the samplers, and one of the rank"
+    driver.drive_until_killed(run, "collect:1")
+    driver.drive_until_killed(run, "learn:2")
+    driver.end_actors(run)
+    driver.drive(run, "--until", "2")
+    revise(driver.home, run, ["placement.mode=colocate"])
+    driver.drive(run)
+    require_same(driver, run, undisturbed(tmp_path))
 
 
 @pytest.mark.verify

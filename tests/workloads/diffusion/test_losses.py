@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -31,6 +33,12 @@ def mean_square(values: torch.Tensor) -> np.ndarray:
     return (values.numpy() ** 2).reshape(IMAGES, -1).mean(1)
 
 
+def require_gradient(loss: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    """Asserts that a loss has the gradient that finite differences find, to 1e-5 of it and 1e-5 besides."""
+    leaves = [each.detach().requires_grad_() for each in inputs]
+    assert torch.autograd.gradcheck(loss, leaves, atol=1e-5, rtol=1e-5)
+
+
 def test_grpo_is_the_clipped_objective_of_each_step() -> None:
     sampled = tensor(1, IMAGES, 3)
     new = sampled + 0.3 * tensor(2, IMAGES, 3)
@@ -43,7 +51,7 @@ def test_grpo_is_the_clipped_objective_of_each_step() -> None:
             advantage = advantages[image].item()
             wanted.append(-min(ratio * advantage, np.clip(ratio, 0.8, 1.2) * advantage))
         assert found[image].item() == pytest.approx(np.mean(wanted), abs=1e-12)
-    assert torch.autograd.gradcheck(lambda x: grpo_losses(x, sampled, advantages, 0.2), new.requires_grad_(), atol=1e-5)
+    require_gradient(lambda x: grpo_losses(x, sampled, advantages, 0.2), new)
 
 
 def test_advantages_are_normalised_within_a_prompts_group() -> None:
@@ -69,7 +77,7 @@ def test_nft_is_the_published_objective() -> None:
     def loss(prediction: torch.Tensor) -> torch.Tensor:
         return nft_losses(prediction, images(2), images(3), goodness, 0.7)
 
-    assert torch.autograd.gradcheck(loss, new.requires_grad_(), atol=1e-5)
+    require_gradient(loss, new)
 
 
 def test_nft_by_images_divides_each_error_by_its_size_which_has_no_gradient() -> None:
@@ -91,6 +99,39 @@ def test_nft_by_images_divides_each_error_by_its_size_which_has_no_gradient() ->
         slope = 2 * t * 0.7 * (q * good / abs(good).mean() - (1 - q) * bad / abs(bad).mean()) / v.size
         assert found[image].item() == pytest.approx(wanted, abs=1e-12)
         assert new.grad[image].numpy() == pytest.approx(slope, abs=1e-12)
+
+
+def test_nft_by_images_has_the_gradient_of_finite_differences_while_its_divisors_stand() -> None:
+    """The divisors have no gradient by definition, but differences of the loss itself would see them move.
+
+    So differences are taken of the published formula in numpy, whose divisors are those at the point itself.
+    """
+    goodness = np.array([0.1, 0.9, 0.5, 1.0])
+    times = np.array([0.2, 0.4, 0.6, 1.0])[:, None]
+    old, target, at = (images(seed).numpy().reshape(IMAGES, -1) for seed in (2, 3, 1))
+
+    def errors(prediction: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return times * (0.3 * old + 0.7 * prediction - target), times * (1.7 * old - 0.7 * prediction - target)
+
+    divisors = [abs(each).mean(1) for each in errors(at)]
+
+    def loss(prediction: np.ndarray) -> float:
+        good, bad = ((each**2).mean(1) / size for each, size in zip(errors(prediction), divisors, strict=True))
+        return float((goodness * good + (1 - goodness) * bad).sum())
+
+    new = images(1).requires_grad_()
+    normalised_nft_losses(
+        new,
+        images(2),
+        images(3),
+        goodness=torch.from_numpy(goodness),
+        times=torch.from_numpy(times[:, 0]),
+        strength=0.7,
+    ).sum().backward()
+    assert new.grad is not None
+    steps = 1e-6 * np.eye(at.size).reshape(-1, *at.shape)
+    differences = [(loss(at + step) - loss(at - step)) / 2e-6 for step in steps]
+    assert new.grad.flatten().numpy() == pytest.approx(np.array(differences), rel=1e-5, abs=1e-5)
 
 
 def test_nft_without_a_difference_to_the_sampler_moves_towards_good_images_and_away_from_bad_ones() -> None:
@@ -125,4 +166,4 @@ def test_dpo_is_the_published_objective() -> None:
     of_rejected = mean_square(rejected - images(6)) - mean_square(images(4) - images(6))
     wanted = -np.log(1 / (1 + np.exp(2.0 * (of_chosen - of_rejected))))
     assert dpo(chosen, rejected).numpy() == pytest.approx(wanted, abs=1e-12)
-    assert torch.autograd.gradcheck(dpo, (chosen.requires_grad_(), rejected.requires_grad_()), atol=1e-5)
+    require_gradient(dpo, chosen, rejected)

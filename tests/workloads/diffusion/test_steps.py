@@ -115,6 +115,19 @@ def test_the_divergence_is_that_of_two_gaussians() -> None:
     assert torch.allclose(ours.divergence(theirs)[1:], published, atol=1e-12)
 
 
+@pytest.mark.parametrize(("process", "reference", "times", "afters"), CASES)
+def test_the_gradient_of_a_divergence_is_that_of_finite_differences(
+    process: SamplingProcess, reference: object, times: torch.Tensor, afters: torch.Tensor
+) -> None:
+    latents = numbers(2)
+    theirs = process.gaussian(numbers(4), latents, times, afters)
+
+    def divergence(prediction: torch.Tensor) -> torch.Tensor:
+        return process.gaussian(prediction, latents, times, afters).divergence(theirs)
+
+    assert torch.autograd.gradcheck(divergence, numbers(1).requires_grad_(), atol=1e-5, rtol=1e-5)
+
+
 def test_the_state_is_rounded_before_its_log_probability_is_taken() -> None:
     step = GaussianStep(numbers(1, torch.float32), torch.tensor([0.3, 0.2, 0.1]))
     drawn = step.drawn(numbers(2), torch.bfloat16)

@@ -247,7 +247,8 @@ class CustomGuard(MetricGuard):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
     """Name of the guard in its alarms."""
     metric: str
-    """The metric, as listed in docs/formats.md. The guard has no effect if the run does not have the metric."""
+    """The metric, as listed in docs/formats.md; with a workload of your own also any that its class returns, those of
+    `evaluate` after `evaluation/`. The guard has no effect if the run does not have the metric."""
 
 
 class RewardLengthGuard(SpecModel):
@@ -388,15 +389,18 @@ class GuardsSpec(SpecModel):
     notify: NotifySpec | None = None
     """`null`: no notifications are sent; alarms are still recorded in the ledger."""
 
-    def mistakes(self) -> Iterator[str]:
-        """Yields one line per mistake, starting with the key to change."""
+    def mistakes(self, own_metrics: bool = False) -> Iterator[str]:
+        """Yields one line per mistake, starting with the key to change.
+
+        own_metrics: whether the run has metrics of which its workload alone knows the names.
+        """
         taken = set(type(self).model_fields)
         for number, guard in enumerate(self.custom):
             place = f"guards.custom.{number}"
             if guard.name in taken:
                 yield f"{place}.name: another guard is already named {guard.name!r}; choose another name"
             taken.add(guard.name)
-            if not is_known(guard.metric):
+            if not own_metrics and not is_known(guard.metric):
                 yield f"{place}.metric: there is no metric {guard.metric!r}; {nearest_metric(guard.metric)}"
             elif is_timing(guard.metric) and guard.action == "rollback":
                 yield (

@@ -24,12 +24,13 @@ def check_workload(home: Home, file: Path, spec: RunSpec, output: Output) -> Non
     message(f"building the inputs of {spec.workload.title}, and trying it out")
     found = try_workload(home.folder, spec)
     exactness = Exactness.of(spec)
+    warnings = [*sound.warnings, *found.unseen_metrics(spec)]
     if output is Output.JSON:
         needs = ResourceNeeds(parameters=0, checkpoint_bytes=found.state_bytes)
         tried = {"kind": spec.workload.title, **asdict(found)}
-        write_json({"workload": tried, "needs": asdict(needs), "exact": asdict(exactness), "warnings": sound.warnings})
+        write_json({"workload": tried, "needs": asdict(needs), "exact": asdict(exactness), "warnings": warnings})
         return
-    for warning in sound.warnings:
+    for warning in warnings:
         message(f"warning: {warning}")
     vouched = "of YATT itself" if spec.workload.sha256 is None else f"sha256 {spec.workload.sha256}"
     write(f"workload: {spec.workload.title}, {vouched}")
