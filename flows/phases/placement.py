@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Any
 
 from ray import cloudpickle
@@ -272,9 +273,18 @@ def _waves_of(context: RunContext, shards: Sequence[ShardRow]) -> tuple[WaveWork
         groups: dict[int, int] = {}
         for row in rows:
             work = read_shard_work(context.folder, row)
-            columns = zip(work.ordinals, work.prompt_tokens, work.response_tokens, work.judged, work.read, strict=True)
-            for ordinal, prompt, response, judged, read in columns:
-                first = ordinal not in groups
+            columns = zip(
+                work.ordinals,
+                work.prompt_tokens,
+                work.response_tokens,
+                work.judged,
+                work.read,
+                work.goes_on or repeat(False, len(work.ordinals)),
+                strict=True,
+            )
+            for ordinal, prompt, response, judged, read, goes_on in columns:
+                # What was drawn before is of no other sample, and read again: a cached prompt does not help.
+                first = ordinal not in groups or goes_on
                 group = groups.setdefault(ordinal, len(groups))
                 samples.append(
                     SampleWork(

@@ -18,7 +18,15 @@ from tests.collection.test_slices import SAMPLES, draw, going_on, ref_of, table_
 from yatt_core.experience import chunks, shard_log, turn_log
 from yatt_core.experience.carried import load_carried
 from yatt_core.experience.shard_log import read_learnt_facts
-from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, FINISH_TURNS, STRETCH_TOKENS, STRETCH_VERSIONS
+from yatt_core.experience.table import (
+    FINISH_LENGTH,
+    FINISH_STOP,
+    FINISH_TOOL,
+    FINISH_TURNS,
+    STRETCH_TOKENS,
+    STRETCH_VERSIONS,
+)
+from yatt_core.prompts.tool_calls import UNAVAILABLE, ToolAnswer, ToolCall
 from yatt_core.protocols.receipts import ShardReceipt, SliceTask
 from yatt_core.spec import RunSpec
 from yatt_core.tools.toolbox import Toolbox
@@ -125,6 +133,27 @@ def test_a_minimum_of_new_tokens_is_that_of_first_turns(tmp_path: Path) -> None:
     receipt, stream = draw(tmp_path, made, 1, range(PROMPTS), slices, toolbox=QuickToolbox(made))
     assert {request.min_new_tokens for request in stream.asked} == {0, 2}
     assert {row["turns"] for row in table_of(tmp_path, [receipt]).to_pylist()} > {1}
+
+
+AWAY = f"{UNAVAILABLE}: nobody answers"
+
+
+class Silent(QuickToolbox):
+    """Gives no call an answer."""
+
+    def _answer(self, call: ToolCall | ToolAnswer) -> ToolAnswer:
+        return ToolAnswer("", AWAY)
+
+
+def test_a_response_whose_tool_got_no_answer_ends_there_while_its_group_goes_on(tmp_path: Path) -> None:
+    rows = table_of(tmp_path, drawn_to_the_end(tmp_path, Silent(made_with()))).to_pylist()
+    ended = [row for row in rows if row["finish"] == FINISH_TOOL]
+    assert ended and all(row["turns"] == 1 and row["tool_error"] == AWAY for row in ended)
+    last = {
+        prompt: max(max(row[STRETCH_VERSIONS]) for row in rows if row["prompt_ordinal"] == prompt)
+        for prompt in range(PROMPTS)
+    }
+    assert any(last[row["prompt_ordinal"]] > max(row[STRETCH_VERSIONS]) for row in ended)
 
 
 def test_tokens_by_version_are_those_of_the_policy(tmp_path: Path) -> None:

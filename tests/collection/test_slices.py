@@ -20,10 +20,11 @@ from yatt_core.collection.collector import Collector
 from yatt_core.errors import DataError
 from yatt_core.experience.batch import SAMPLES_FILE, load_table
 from yatt_core.experience.carried import CARRIED_FILE, load_carried
-from yatt_core.experience.shard_log import JUDGEMENTS_FILE, read_learnt_facts, read_shard_work
+from yatt_core.experience.shard_log import JUDGEMENTS_FILE, ShardLog, read_learnt_facts, read_shard_work
 from yatt_core.experience.table import FINISH_LENGTH, FINISH_STOP, STRETCH_TOKENS, STRETCH_VERSIONS
 from yatt_core.keys import WorkKey
 from yatt_core.prompts.codec import open_codec
+from yatt_core.protocols.judges import JudgeItem, Judgement, Verdict
 from yatt_core.protocols.receipts import PromptRef, ShardPlace, ShardReceipt, ShardRef, ShardTask, SliceTask
 from yatt_core.rewards.scoring import RewardScorer
 from yatt_core.spec import RunSpec
@@ -373,8 +374,21 @@ def test_judges_are_asked_about_complete_groups_and_a_placement_knows_what_was_d
     again = read_shard_work(tmp_path, second)
     assert second.slices is not None
     assert min(again.prompt_tokens) > min(work.prompt_tokens)
+    assert work.goes_on == (False,) * PROMPTS * SAMPLES and all(again.goes_on), "what was drawn is read again"
     assert set(again.ordinals) == set(going) and max(again.response_tokens) <= slice_tokens
     before = dict(zip(prompts, first.slices.lengths, strict=True))
     new = sum(sum(lengths) - sum(before[n]) for n, lengths in zip(sorted(going), second.slices.lengths, strict=True))
     ended_before = sum(again.response_tokens) - new
     assert 0 <= ended_before <= len(again.ordinals), "a judged response that draws nothing counts as one token"
+
+
+def test_verdicts_on_other_groups_of_another_writer_do_not_count(tmp_path: Path) -> None:
+    """Their numbers are those of other responses."""
+    log = ShardLog(tmp_path, WorkKey("run", 0, 1, "collect"), term=1, plan="a plan")
+    item = JudgeItem(number=0, prompt="p", response="r", answer="a", seeds=(1,))
+    log.judgements(0, complete=[1, 2]).append("helpful", [item], [Verdict(0, (Judgement("good", 0.5, 3, 9),))])
+    same = log.judgements(0, complete=[1, 2])
+    assert same.find("helpful", item) is not None
+    other = log.judgements(0, complete=[2])
+    other.use_all()
+    assert other.table([]).num_rows == 0 and other.find("helpful", item) is None

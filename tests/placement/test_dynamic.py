@@ -163,3 +163,19 @@ def test_instances_drain_if_sequences_cannot_migrate():
     kinds = {action["do"] for action in actions}
     assert "take" not in kinds and not any(action.get("migrate") for action in actions)
     assert any(action["do"] in ("handover", "switch") for action in actions)
+
+
+def test_an_iteration_that_drew_nothing_tells_a_plan_nothing_but_its_roles():
+    """With a tail enough groups may be complete before an iteration begins."""
+    workload = small()
+    setting = setting_of(workload)
+    campaign = run_campaign(workload, Dynamic())
+    past = campaign.past[:2]
+    idle = replace(past[-1], waves=(), usage=(), collect_s=0.0, judging_s=0.0)
+    for fit in (False, True):
+        state = Dynamic(fit).plan(setting, past[:1], {}).state
+        plan = Dynamic(fit).plan(setting, [*past, idle], state)
+        expected = Dynamic(fit).plan(setting, past, state)
+        assert (plan.roles, plan.state, plan.reason) == (expected.roles, expected.state, expected.reason)
+    alone = Dynamic().plan(setting, [idle], {})
+    assert not alone.state["informed"] and alone.roles == Dynamic().plan(setting, [], {}).roles

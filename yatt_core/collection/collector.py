@@ -232,7 +232,11 @@ class Collector:
         if drawn is not None:
             slices.restore(drawn)
             self._score_slice(batch, slices, stream)
-            return
+        else:
+            self._go_on_with_slice(batch, slices, stream)
+
+    def _go_on_with_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
+        """Requests a batch's next step, behind those that are on disk, or ends its slice."""
         tools = self.spec.rollout.tools is not None
         while slices.begin_step():
             turn = batch.turns.turn() if tools else None
@@ -240,7 +244,9 @@ class Collector:
                 stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
                 return
             self._hear_turns(batch, slices, turn_result(turn, batch.shard.task.weight_version))
-        self._end_slice(batch, slices, stream)
+        with stage(batch.shard.timing, "log"):
+            batch.shard.log.append_slice(batch.number, slices.table())
+        self._score_slice(batch, slices, stream)
 
     def _take_slice(self, arrival: Arrival[OpenBatch], slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
         """Takes new tokens: with tools a whole step at once, which is durable before a tool is called."""
@@ -257,21 +263,12 @@ class Collector:
             with stage(batch.shard.timing, "log"):
                 batch.turns.append_turn(turn_table(result))
             self._hear_turns(batch, slices, result)
-        if slices.begin_step():
-            stream.submit(batch, slices.request(self.codec.stop_tokens, batch.shard.task.weight_version))
-        else:
-            self._end_slice(batch, slices, stream)
+        self._go_on_with_slice(batch, slices, stream)
 
     def _hear_turns(self, batch: OpenBatch, slices: SliceBatch, result: GenerateResult) -> None:
         """Adds a step, which is durable, and answers the calls in it from disk or by calling the tools."""
         slices.hear(result, range(len(result.lengths)))
         slices.tell(answers_of(batch, slices.calls, self.toolbox), batch.shard.task.weight_version)
-
-    def _end_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
-        """Makes durable what the responses have once their slices are drawn, and scores the groups that are complete."""
-        with stage(batch.shard.timing, "log"):
-            batch.shard.log.append_slice(batch.number, slices.table())
-        self._score_slice(batch, slices, stream)
 
     def _score_slice(self, batch: OpenBatch, slices: SliceBatch, stream: Stream[OpenBatch]) -> None:
         """Narrows a batch whose slice is durable to its complete groups, and scores these."""
@@ -291,7 +288,7 @@ class Collector:
             key=shard.task.key,
             members=batch.members,
             prompts=[shard.prompts[i] for i in rows for _ in range(self.spec.rollout.samples_per_prompt)],
-            log=shard.log.judgements(batch.number),
+            log=shard.log.judgements(batch.number, complete=[shard.task.prompts[i].ordinal for i in rows]),
         )
         responses = shard.log.responses(batch.number)
         if responses is None:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from yatt_core.collection.shard_rows import BatchMember, sampling_of, split_batches
-from yatt_core.experience.carried import CARRIED_SCHEMA, CARRIED_TURNS_SCHEMA, GoingGroups
+from yatt_core.experience.carried import CARRIED_SCHEMA, CARRIED_TURNS_SCHEMA, GoingGroups, GroupSlice
 from yatt_core.experience.table import FINISH_TOOL, STRETCH_TOKENS, STRETCH_VERSIONS
 from yatt_core.keys import WorkKey, sample_seed
 from yatt_core.prompts.codec import TextCodec
@@ -195,17 +195,21 @@ class SliceBatch:
         complete = set(self.complete)
         table = self.table()
         rows = [number for index in range(len(self._slices)) if index not in complete for number in self.numbers(index)]
-        ordinals = [self._members[self.numbers(index)[0]].ordinal for index in range(len(self._slices))]
-        groups = [[self.responses[number] for number in self.numbers(index)] for index in range(len(self._slices))]
-        drawn = [tuple(response.new for response in group) for group in groups]
-        ended = [max(new) if index in complete else 0 for index, new in enumerate(drawn)]
-        lengths = [tuple(len(response.tokens) for response in group) for group in groups]
         return GoingGroups(
             table=table.take(pa.array(rows, pa.int64())),
-            completed=dict(zip(ordinals, ended, strict=True)),
-            lengths=dict(zip(ordinals, lengths, strict=True)),
-            drawn=dict(zip(ordinals, drawn, strict=True)),
-            questions={ordinal: len(group[0].prompt) for ordinal, group in zip(ordinals, groups, strict=True)},
+            groups={
+                self._members[self.numbers(index)[0]].ordinal: self._group_slice(index, is_complete=index in complete)
+                for index in range(len(self._slices))
+            },
+        )
+
+    def _group_slice(self, index: int, is_complete: bool) -> GroupSlice:
+        responses = [self.responses[number] for number in self.numbers(index)]
+        return GroupSlice(
+            question=len(responses[0].prompt),
+            lengths=tuple(len(response.tokens) for response in responses),
+            drawn=tuple(response.new for response in responses),
+            is_complete=is_complete,
         )
 
     def begin_step(self) -> bool:

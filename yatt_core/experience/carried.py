@@ -6,10 +6,9 @@ and goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,7 +22,6 @@ from yatt_core.protocols.receipts import ShardRef
 from yatt_core.wire.tables import parsing
 
 CARRIED_FILE = "carried.parquet"
-Value = TypeVar("Value")
 SAMPLE_COLUMNS = {"tokens": "response_tokens", "log_probs": "log_probs_sampler"}
 """What the experience calls columns of `CARRIED_SCHEMA` that have other names in it."""
 CARRIED_SCHEMA = pa.schema(
@@ -53,41 +51,45 @@ answer_tokens: the results between the turns, as a JSON list of texts, and the t
 call; empty if none."""
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSlice:
+    """What a round has made of a group.
+
+    question: tokens of its prompt.
+    lengths: tokens of each of its responses so far.
+    drawn: tokens of the policy in each of its responses that are new.
+    is_complete: whether all of its responses have ended.
+    """
+
+    question: int
+    lengths: tuple[int, ...]
+    drawn: tuple[int, ...]
+    is_complete: bool
+
+    @property
+    def completed(self) -> int:
+        """The most new tokens of one of its responses if all have ended; 0 otherwise."""
+        return max(self.drawn) if self.is_complete else 0
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class GoingGroups:
     """What a round has made of groups.
 
     table: the responses of those that go on, `CARRIED_SCHEMA` or `CARRIED_TURNS_SCHEMA`.
-    completed: of each group, by prompt ordinal, the most new tokens of one of its responses if all have ended; 0 otherwise.
-    lengths: of each group, by prompt ordinal, the tokens of each of its responses.
-    drawn: of each group, by prompt ordinal, the tokens of each of its responses that are new.
-    questions: of each group, by prompt ordinal, the tokens of its prompt.
+    groups: by prompt ordinal.
     """
 
     table: pa.Table
-    completed: Mapping[int, int]
-    lengths: Mapping[int, tuple[int, ...]]
-    drawn: Mapping[int, tuple[int, ...]]
-    questions: Mapping[int, int]
+    groups: Mapping[int, GroupSlice]
 
     @classmethod
     def joined(cls, batches: Mapping[int, GoingGroups]) -> GoingGroups | None:
-        """Returns what decode batches made of their groups; None for those that are drawn whole."""
+        """Returns what decode batches made of their groups, in the order of prompts; None for those that are drawn whole."""
         if not batches:
             return None
-        parts = list(batches.values())
-        return cls(
-            table=pa.concat_tables([part.table for part in parts]),
-            completed=_by_ordinal(part.completed for part in parts),
-            lengths=_by_ordinal(part.lengths for part in parts),
-            drawn=_by_ordinal(part.drawn for part in parts),
-            questions=_by_ordinal(part.questions for part in parts),
-        )
-
-
-def _by_ordinal(parts: Iterable[Mapping[int, Value]]) -> dict[int, Value]:
-    """Returns what is known of the groups of all decode batches, in the order of their prompts."""
-    return dict(sorted((ordinal, value) for part in parts for ordinal, value in part.items()))
+        groups = {ordinal: group for batch in batches.values() for ordinal, group in batch.groups.items()}
+        return cls(pa.concat_tables([batch.table for batch in batches.values()]), dict(sorted(groups.items())))
 
 
 def carried_digests(table: pa.Table) -> bytes:
@@ -96,7 +98,8 @@ def carried_digests(table: pa.Table) -> bytes:
 
 
 def load_groups(run_folder: Path, shard: ShardRef, ordinals: Collection[int]) -> pa.Table:
-    """Returns groups of a sealed shard as they go on from it, also those that are complete in it, which none with tools does.
+    """Returns groups of a sealed shard as they go on from it, also those that are complete in it: without tools alone, since
+    no tail goes with them.
 
     ordinals: of the groups' prompts; others of the shard are left out, since a later shard may have more of them. Raises as
         `load_carried`.
@@ -107,6 +110,10 @@ def load_groups(run_folder: Path, shard: ShardRef, ordinals: Collection[int]) ->
     complete = set(ordinals) - set(carried.column("prompt_ordinal").to_pylist())
     if not complete:
         return carried
+    if carried.schema.names != CARRIED_SCHEMA.names:
+        raise DataError(
+            f"{shard.folder}: prompts {sorted(complete)} are complete in it, so that their turns do not go on"
+        )
     samples = load_table(run_folder, [shard])
     samples = samples.filter(
         pc.is_in(samples.column("prompt_ordinal"), value_set=pa.array(sorted(complete), pa.int64()))

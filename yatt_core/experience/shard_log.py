@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import logging
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import count
 from pathlib import Path
@@ -30,7 +30,7 @@ from yatt_core.experience.carried import CARRIED_FILE, GoingGroups, carried_dige
 from yatt_core.experience.chunks import Chunk, read_chunk, write_chunk
 from yatt_core.experience.joined_turn_log import JoinedTurnLog
 from yatt_core.experience.judge_log import JudgeLog
-from yatt_core.experience.shard_work import shard_work
+from yatt_core.experience.shard_work import shard_work, work_fields
 from yatt_core.experience.table import (
     STRETCH_TOKENS,
     STRETCH_VERSIONS,
@@ -111,9 +111,14 @@ class ShardLog:
         """Returns the log of a decode batch's turns, for responses that go from turn to turn each for itself."""
         return JoinedTurnLog(self._folders, batch, self._plan, self._own_folder)
 
-    def judgements(self, batch: int) -> JudgeLog:
-        """Returns the log of the verdicts on a decode batch's responses."""
-        return JudgeLog(self._folders, batch, self._plan, self._own_folder)
+    def judgements(self, batch: int, complete: Sequence[int] | None = None) -> JudgeLog:
+        """Returns the log of the verdicts on a decode batch's responses.
+
+        complete: with slices, the prompts whose groups are judged: another writer's slice may have completed others, whose
+            verdicts have the same numbers and do not count. None if all groups are judged.
+        """
+        plan = self._plan if complete is None else f"{self._plan}:{','.join(map(str, complete))}"
+        return JudgeLog(self._folders, batch, plan, self._own_folder)
 
     def scores(self, batch: int) -> pa.Table | None:
         """Returns the scores that belong to exactly the responses in this log for the batch; None if there are none."""
@@ -177,7 +182,7 @@ class ShardLog:
             fields["slices"] = _slice_facts(going, table)
         sums = sums_of(table)
         files = {name: entry_of_bytes(content) for name, content in contents.items()}
-        work = {} if judgements is None else {"work": asdict(shard_work(table, judgements, judged_here, going))}
+        work = {} if judgements is None else {"work": work_fields(shard_work(table, judgements, judged_here, going))}
         manifest_sha256 = publish_manifest(folder, SHARD_KIND, {**fields, "sums": sums, **work}, files)
         _remove_unnamed(folder)
         relative = str(folder.relative_to(self._run_folder))
@@ -385,9 +390,9 @@ def _slice_facts(going: GoingGroups, table: pa.Table) -> dict[str, Any]:
     ordinals, counts = np.unique(fixed_column(table, "prompt_ordinal")[is_scored(table)], return_counts=True)
     scored = dict(zip(ordinals.tolist(), counts.tolist(), strict=True))
     return {
-        "completed": list(going.completed.values()),
-        "scored": [scored.get(ordinal, 0) for ordinal in going.completed],
-        "lengths": [list(going.lengths[ordinal]) for ordinal in going.completed],
+        "completed": [group.completed for group in going.groups.values()],
+        "scored": [scored.get(ordinal, 0) for ordinal in going.groups],
+        "lengths": [list(group.lengths) for group in going.groups.values()],
     }
 
 

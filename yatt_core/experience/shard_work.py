@@ -5,7 +5,9 @@ Consumes a shard's canonical samples and its judgements; produces only counts.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,37 +38,48 @@ def shard_work(
     ordinals = fixed_column(table, "prompt_ordinal").tolist()
     samples = fixed_column(table, "sample").tolist()
     places = list(zip(ordinals, samples, strict=True))
-    prompts = _lengths(table, "prompt_tokens")
-    responses = _lengths(table, "response_tokens")
+    drawn = ShardWork(
+        ordinals=tuple(ordinals),
+        prompt_tokens=_lengths(table, "prompt_tokens"),
+        response_tokens=_lengths(table, "response_tokens"),
+    )
     if going is not None:
-        places, prompts, responses = _drawn(going, judged)
-    return ShardWork(
-        ordinals=tuple(ordinal for ordinal, _ in places),
-        prompt_tokens=prompts,
-        response_tokens=responses,
+        places = [
+            (ordinal, sample)
+            for ordinal, group in going.groups.items()
+            for sample, new in enumerate(group.drawn)
+            if new or (ordinal, sample) in judged
+        ]
+        drawn = _slice_work(going, places)
+    return replace(
+        drawn,
         judged=tuple(tuple(judged.get(place, ())) for place in places),
         read=tuple(read.get(place, 0) for place in places),
     )
 
 
-def _drawn(
-    going: GoingGroups, judged: Collection[tuple[int, int]]
-) -> tuple[list[tuple[int, int]], tuple[int, ...], tuple[int, ...]]:
-    """Returns the responses that draw in a slice or are judged after it, what each reads, and what it draws.
+def _slice_work(going: GoingGroups, places: Sequence[tuple[int, int]]) -> ShardWork:
+    """Returns what responses read and draw in a slice.
 
-    One that ended in an earlier slice and is judged with its group counts as a single token, since each sample draws.
+    places: those that draw in it, and those that are judged with their group although they ended before; as each sample of a
+        placement draws, these count as a single token.
     """
-    found = [
-        ((ordinal, sample), going.questions[ordinal] + going.lengths[ordinal][sample] - new, max(1, new))
-        for ordinal, drawn in going.drawn.items()
-        for sample, new in enumerate(drawn)
-        if new or (ordinal, sample) in judged
-    ]
-    return (
-        [place for place, _, _ in found],
-        tuple(read for _, read, _ in found),
-        tuple(new for _, _, new in found),
+    parts = [(going.groups[ordinal], sample) for ordinal, sample in places]
+    before = [group.lengths[sample] - group.drawn[sample] for group, sample in parts]
+    return ShardWork(
+        ordinals=tuple(ordinal for ordinal, _ in places),
+        prompt_tokens=tuple(group.question + tokens for (group, _), tokens in zip(parts, before, strict=True)),
+        response_tokens=tuple(max(1, group.drawn[sample]) for group, sample in parts),
+        goes_on=tuple(tokens > 0 for tokens in before),
     )
+
+
+def work_fields(work: ShardWork) -> dict[str, Any]:
+    """Returns work as a manifest has it: without slices, none goes on."""
+    found = asdict(work)
+    if not work.goes_on:
+        del found["goes_on"]
+    return found
 
 
 def _lengths(table: pa.Table, name: str) -> tuple[int, ...]:

@@ -185,6 +185,7 @@ class ShardWork:
     ordinals: the ordinals of the samples' prompts.
     judged: tokens of each judgement of each sample, all judges concatenated.
     read: tokens of the sample that judges read, counted once each.
+    goes_on: with slices, whether prompt_tokens has tokens of the sample that were drawn before; empty if none has.
     """
 
     ordinals: tuple[int, ...] = ()
@@ -192,6 +193,7 @@ class ShardWork:
     response_tokens: tuple[int, ...] = ()
     judged: tuple[tuple[int, ...], ...] = ()
     read: tuple[int, ...] = ()
+    goes_on: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,7 @@ from yatt_core.spec.features import (
     TORCH_JUDGE,
     TORCH_ROLLOUT,
     TORCH_TRAINER,
+    VIRTUAL_JUDGE,
     VIRTUAL_ROLLOUT,
     VIRTUAL_TRAINER,
     VLLM_JUDGE,
@@ -160,10 +161,14 @@ def _of_parts(feature: Feature, sampling: Feature, instead: str, refused: Refuse
         (IMAGES, "prompts with images are answered whole; use null, or leave image_field out"),
         (REPLAYED_SUPPORT, "the support of a token is not sealed with a part of a response; use null, or full"),
     )
-    if (
-        feature is not SLICES
-    ):  # a slice ends at a token of each response, a tail at one of the iteration, amid a turn or a result
+    # A slice ends at a token of each response, a tail at one of the iteration, amid a turn or a result.
+    if feature is not SLICES:
         others = (*others, (TOOLS, "a response with tool calls is drawn whole; use null, or no rollout.tools"))
+    # Runs of earlier versions that have both wait for all of their responses, and must not begin to go on without them.
+    if feature is OVERDISPATCH:
+        reads = "the judge {1!r} reads whole responses as they end; use null, and rollout.tail in its place"
+        judges = (TORCH_JUDGE, VLLM_JUDGE, VIRTUAL_JUDGE, ENDPOINT_JUDGE, REWARD_MODEL)
+        others = (*others, *((judge, reads) for judge in judges))
     for other, why in others:
         yield Exclusion(feature, other, f"{key}: {why}", refused)
 

@@ -170,7 +170,7 @@ COVERING = (
     CoveringRun(("lag", "slices", "tools", "judges")),
     CoveringRun(("tail",)),
     CoveringRun(("lag", "tail", "judges")),
-    CoveringRun(("lag", "over-dispatch", "judges")),
+    CoveringRun(("lag", "over-dispatch")),
 )
 """Each mode of asynchrony alone, and sets of modes such that each that goes together is part of one."""
 

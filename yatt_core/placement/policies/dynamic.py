@@ -38,11 +38,12 @@ class Dynamic:
         state: the parameters currently in force, whether telemetry was used to choose them and, if constants are
             fitted, the last measured costs of switching.
         """
-        recent = past[-LOOKS_BACK:]
+        # With a tail an iteration may draw nothing: enough groups were complete before it.
+        recent = [iteration for iteration in past if iteration.waves][-LOOKS_BACK:]
         if self._fit:
             held = SwitchCosts(**state["switch"]) if "switch" in state else setting.switch
             setting = fitted(replace(setting, switch=held), recent)
-        search = Search(setting, recent)
+        search = Search(setting, recent, before=past[-1].roles if past else None)
         outcomes = search.best(Knobs(**state["knobs"]) if state else None)
         best = chosen(outcomes, state["knobs"]["judges"] if state and state["informed"] else None)
         roles = roles_of(setting.speeds, best.knobs.judges, setting.lent)

@@ -64,10 +64,11 @@ class CandidateResult:
 class Search:
     """Replays candidates on worlds like the next iteration.
 
+    before: roles at the start of the newest iteration; None before the first one.
     replays: number of replays so far.
     """
 
-    def __init__(self, setting: Setting, past: Sequence[IterationTelemetry]) -> None:
+    def __init__(self, setting: Setting, past: Sequence[IterationTelemetry], before: str | None = None) -> None:
         self.count = len(setting.speeds)
         sequences = sequences_of(past[-1]) if past else assumed_sequences(setting)
         step = max(1, math.ceil(self.count / MOST_INSTANCES), math.ceil(sequences / MOST_SEQUENCES))
@@ -78,7 +79,7 @@ class Search:
         self._setting = replace(setting, speeds=speeds, lent=lent)
         # An instance that is on no device of the trainer's rolls out from the start.
         self._most_judges = self.count - setting.lent - 1
-        self._before = past[-1].roles[:: self.step] if past else None
+        self._before = None if before is None else before[:: self.step]
         self._logs: dict[tuple[Knobs, int], float] = {}
         self._given_up: set[Knobs] = set()
         self.replays = 0
