@@ -17,7 +17,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.workloads.contract import RunFacts
 from yatt_core.workloads.diffusion.adapters import AdapterSettings, ReferencePredictor, add_adapters, is_adapter
 from yatt_core.workloads.diffusion.conditions import Conditions, make_words
-from yatt_core.workloads.diffusion.drawing import NETWORKS, DrawingSettings, ShapeDrawing, network_settings
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+from yatt_core.workloads.diffusion.drawing_settings import NETWORKS, DrawingSettings, network_settings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.forwards import FORWARDS, packed, positions, unpacked
 from yatt_core.workloads.diffusion.networks import (
