@@ -1,4 +1,4 @@
-"""`workload.settings` of the workload that draws: what may be set, by which methods and networks, and which combinations mean nothing.
+"""`workload.settings` of the workload that draws: what may be set, and what goes with which method and network.
 
 Consumes plain values. Produces checked settings, and from them the arguments of diffusers' classes and the process that a
 network was made for.
@@ -125,10 +125,11 @@ class DrawingSettings(SpecModel):
     """DiffusionNFT's b, 1 by default; of `dpo`, beta T omega(lambda) of the paper, 2500 by default."""
     noisings: PositiveInt = 1
     """Times at which `nft` and `dpo` noise each image in an update."""
-    reward_clip: PositiveFloat = 1.0
-    """Rewards so many deviations of their group above its mean are certainly good images for `nft`, so many below certainly not."""
+    reward_clip: PositiveFloat = 5.0
+    """Of `nft`: an image whose reward is so many deviations of its group above the mean is certainly good, below certainly not.
+    Where rewards are cut, good and bad images no longer balance, and the policy moves away from all that it draws."""
     weighting: Literal["adaptive", "none"] = "adaptive"
-    """Whether `nft` divides the squared error of a predicted image by its mean absolute error, or learns from velocities' errors."""
+    """Whether `nft` divides the squared error of a predicted image by its mean absolute error, or takes that of the velocity."""
     old_rise: float = Field(default=0.001, ge=0)
     """Share of `nft`'s sampling weights that stays after the first update, and by which it rises with each."""
     old_most: float = Field(default=0.5, ge=0, lt=1)
@@ -193,12 +194,12 @@ class DrawingSettings(SpecModel):
 
         if "eta" in self.model_fields_set and self.network != "unet":
             raise ValueError(
-                f"eta: {self.network} follows a flow, with noise_level; eta is that of denoising, with network: unet"
+                f"eta: {self.network} follows a flow, which has noise_level; expected no eta, or network: unet"
             )
 
     def _check_unet(self) -> None:
         if "noise_level" in self.model_fields_set:
-            raise ValueError("noise_level: unet denoises, with eta; noise_level is that of a flow")
+            raise ValueError("noise_level: unet follows no flow, but denoises with eta; expected no noise_level")
         if self.patch & (self.patch - 1):
             raise ValueError(f"patch: unet halves the side of an image; expected a power of 2 (given: {self.patch})")
         if self.heads * self.head_width % self.patch:
@@ -208,7 +209,7 @@ class DrawingSettings(SpecModel):
             )
         if self.method == "grpo" and self.window >= self.steps:
             raise ValueError(
-                f"window: {self.window} stochastic steps do not fit into steps: {self.steps}, the last of which has no noise with unet"
+                f"window: {self.window} stochastic steps do not fit into steps: {self.steps}; the last one of unet has no noise"
             )
         if self.method == "ddpo" and self.steps < 2:
             raise ValueError("steps: the last step of unet has no noise to learn from; expected at least 2 (given: 1)")

@@ -110,7 +110,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryObjective:
-    """Clipped ratios of stochastic steps: Flow-GRPO (arXiv 2505.05470), with a KL term; DDPO with importance sampling (2305.13301)."""
+    """Clipped ratios of stochastic steps: Flow-GRPO (arXiv 2505.05470), also with a KL term, and DDPO's DDPO-IS (2305.13301)."""
 
     settings: GrpoSettings
 
