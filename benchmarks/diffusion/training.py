@@ -21,10 +21,28 @@ from benchmarks.workloads.found import kept_or_measured
 from yatt_core.workloads.contract import Draw, Metrics, Workload
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 
-Settings = Mapping[str, Any]
+Settings = dict[str, Any]
 SETTINGS: Settings = {"keep": "latents"}
 """The workload's own settings, chosen on seed 0. Sealed latents spare the update the sampling, and change no bit of it."""
 UPDATES = 240
+UNET: Settings = {
+    "network": "unet",
+    "heads": 2,
+    "head_width": 16,
+    "patch": 2,
+    "layers": 1,
+    "pretraining": 300,
+    "group": 8,
+    "steps": 8,
+}
+"""A UNet that is small enough for one core."""
+COURSES: Mapping[str, tuple[Settings, int]] = {
+    "grpo": (SETTINGS, UPDATES),
+    "nft": (SETTINGS | {"method": "nft"}, 40),
+    "dpo": (SETTINGS | {"method": "dpo", "noisings": 8, "rate": 1e-4}, 60),
+    "ddpo": (SETTINGS | {"method": "ddpo", **UNET}, 40),
+}
+"""Settings and updates by method; all but those of GRPO were tried on seed 1."""
 KEPT_EVERY = 20
 """Updates between two kept states."""
 INPUTS = "inputs"
@@ -60,7 +78,7 @@ def trained(kind: type[ShapeDrawing], folder: Path, *, seed: int, updates: int, 
     """Returns the figures of a training from `INPUTS` on.
 
     reward, valid: what the last evaluation says.
-    log_probability_gap: the largest of all updates.
+    log_probability_gap: the largest of all updates; 0 for a method without log-probabilities.
     seconds: of the processor, for updates and evaluation.
     """
 
@@ -95,7 +113,7 @@ def _trained(kind: type[ShapeDrawing], folder: Path, seed: int, updates: int, se
         rewards = []
         for update in range(done + 1, stop + 1):
             metrics = train(workload, seed, update, update)
-            gap = max(gap, metrics[GAP])
+            gap = max(gap, metrics.get(GAP, 0.0))
             rewards.append(metrics["reward"])
         if not rewards:
             continue
