@@ -44,7 +44,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         work = arguments.work or Path(scratch)
         method = arguments.method
-        updates = arguments.updates or COURSES[method][1]
+        updates = arguments.updates or COURSES[method].updates
         if method == "grpo":
             found = {seed: measure(work / f"seed-{seed}-{updates}", seed, updates) for seed in arguments.seeds}
             report = report_of(found, updates, before)
@@ -107,10 +107,10 @@ def measure(folder: Path, seed: int, updates: int, settings: Settings = SETTINGS
 
 def measure_course(folder: Path, seed: int, method: str, updates: int) -> dict[str, float]:
     """Returns the figures of a seed's short course by a method. folder: as for `measure`."""
-    settings = COURSES[method][0]
-    start = pretrained(folder, seed, settings)
+    course = COURSES[method]
+    start = pretrained(folder, seed, course.settings, course.kind)
     progress(f"seed {seed}: {_shown(start)} after pre-training")
-    end = trained(ShapeDrawing, folder, seed=seed, updates=updates, settings=settings)
+    end = trained(course.kind, folder, seed=seed, updates=updates, settings=course.settings)
     progress(f"seed {seed}: {_shown(end)} after {updates} updates by {method}")
     return {
         "reward_start": start["reward"],

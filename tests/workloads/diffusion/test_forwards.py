@@ -289,8 +289,8 @@ def test_settings_that_do_not_suit_a_family_are_refused(settings: dict[str, Any]
     [
         ({"heads": 0}, ["workload.settings.heads: Input should be greater than 0 (given: 0)"]),
         (
-            {"network": "unet"},
-            ["workload.settings.network: Input should be 'sd3', 'flux' or 'qwen_image' (given: 'unet')"],
+            {"network": "dit"},
+            ["workload.settings.network: Input should be 'sd3', 'flux', 'qwen_image' or 'unet' (given: 'dit')"],
         ),
         ({"clip": -4}, ["workload.tunable.clip: Input should be greater than 0 (given: -4)"]),
         ({"reward": {"kind": "clap"}}, ["workload.settings.reward.kind: unknown kind 'clap'; did you mean 'clip'?"]),

@@ -310,13 +310,17 @@ class ShapeDrawing:
         gaps = {"log_probability_gap": largest} if self._settings.stochastic else {}
         return {"grad_norm": norm, **gaps, **means, **pairs}
 
-    def evaluate(self) -> Metrics:
-        """Returns the share of held-out images that show what was asked, and that show anything; a model's mean score."""
+    def held_out(self) -> tuple[list[str], torch.Tensor]:
+        """Returns the prompts of an evaluation and their images, [B, 3, 16, 16], from noise that is in no training."""
         settings = self._settings
         prompts = [prompt for prompt in PROMPTS for _ in range(settings.held_out)]
         seeds = [stable_seed("held out", number) for number in range(len(prompts))]
         plan = SamplingPlan(SHAPE, settings.evaluation_steps, range(0))
-        images = self._in_batches(prompts, seeds, plan, self._network).images
+        return prompts, self._in_batches(prompts, seeds, plan, self._network).images
+
+    def evaluate(self) -> Metrics:
+        """Returns the share of held-out images that show what was asked, and that show anything; a model's mean score."""
+        prompts, images = self.held_out()
         scores = score(images, prompts)
         found = {"accuracy": scores.rewards.mean().item(), "valid": scores.valid.float().mean().item()}
         return found if self._scorer is None else {**found, "reward": self.rewards(images, prompts).mean().item()}

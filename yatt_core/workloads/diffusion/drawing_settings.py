@@ -72,8 +72,8 @@ NETWORKS = {"sd3": TRANSFORMER, "flux": FLUX, "qwen_image": QWEN_IMAGE, "unet": 
 GROUPS = 8
 """Most groups of channels that a UNet normalises apart."""
 NFT_STRENGTH = 1.0
-DPO_STRENGTH = 2500.0
-"""Strengths by default: DiffusionNFT's b; half of Diffusion-DPO's beta of 5000, which its authors' loss halves."""
+DPO_STRENGTH = 20.0
+"""Strengths by default: DiffusionNFT's b; for Diffusion-DPO what suits the errors of shapes, far below that for large models."""
 
 
 class DrawingSettings(SpecModel):
@@ -122,7 +122,7 @@ class DrawingSettings(SpecModel):
     kl: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence to the pre-trained network."""
     strength: PositiveFloat | None = None
-    """DiffusionNFT's b, 1 by default; of `dpo`, beta T omega(lambda) of the paper, 2500 by default."""
+    """DiffusionNFT's b, 1 by default; of `dpo`, beta T omega(lambda) of the paper, 20 by default."""
     noisings: PositiveInt = 1
     """Times at which `nft` and `dpo` noise each image in an update."""
     reward_clip: PositiveFloat = 5.0
