@@ -34,7 +34,7 @@ UNET: Settings = {
     "layers": 1,
     "pretraining": 300,
     "group": 8,
-    "held_out": 2,
+    "held_out": 8,
     "evaluation_steps": 8,
 }
 """A UNet that is small enough for one core."""
