@@ -3,7 +3,8 @@
 The workload `ShapeDrawing` is driven in this process, without YATT's services: a text-conditioned flow model of at most 2M
 parameters learns shapes with a quarter of the captions wrong, then by reinforcement learning; each seed on one core. The reward
 is the share of held-out images that have the named shape and colour, by a rule. A control learns from the same advantages in a
-random order. `--work` keeps what is finished, and a later call goes on.
+random order. `--work` keeps what is finished, and a later call goes on. `--method` trains by another method in a short course of
+its own, for which there is no control.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 
 from benchmarks.common import PACKAGES, Report, argument_parser, load_average, package_versions, print_report, progress
 from benchmarks.diffusion.exactness import measured_exactness
-from benchmarks.diffusion.training import GAP, SETTINGS, UPDATES, Settings, ShuffledDrawing, pretrained, trained
+from benchmarks.diffusion.training import COURSES, GAP, SETTINGS, Settings, ShuffledDrawing, pretrained, trained
 from benchmarks.workloads.found import kept_or_measured
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 
@@ -32,18 +33,28 @@ def main() -> None:
     """Runs the benchmark."""
     parser = argument_parser(__doc__)
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
-    parser.add_argument("--updates", type=int, default=UPDATES, help="optimizer steps of the policy")
+    parser.add_argument("--method", choices=sorted(COURSES), default="grpo", help="what is learnt by (default grpo)")
+    parser.add_argument(
+        "--updates", type=int, help="optimizer steps of the policy (default: those of the method's course)"
+    )
     parser.add_argument("--work", type=Path, help="folder that keeps what is finished (default: a temporary one)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     before = load_average()
     with tempfile.TemporaryDirectory() as scratch:
         work = arguments.work or Path(scratch)
-        found = {
-            seed: measure(work / f"seed-{seed}-{arguments.updates}", seed, arguments.updates)
-            for seed in arguments.seeds
-        }
-    print_report(report_of(found, arguments.updates, before), arguments.json)
+        method = arguments.method
+        updates = arguments.updates or COURSES[method].updates
+        if method == "grpo":
+            found = {seed: measure(work / f"seed-{seed}-{updates}", seed, updates) for seed in arguments.seeds}
+            report = report_of(found, updates, before)
+        else:
+            found = {
+                seed: measure_course(work / f"{method}-{seed}-{updates}", seed, method, updates)
+                for seed in arguments.seeds
+            }
+            report = report_of_course(found, method, updates, before)
+    print_report(report, arguments.json)
 
 
 def report_of(found: Mapping[int, Figures], updates: int, before: float) -> Report:
@@ -92,6 +103,41 @@ def measure(folder: Path, seed: int, updates: int, settings: Settings = SETTINGS
         "seconds": start["seconds"] + end["seconds"],
         "parameters": start["parameters"],
     }
+
+
+def measure_course(folder: Path, seed: int, method: str, updates: int) -> dict[str, float]:
+    """Returns the figures of a seed's short course by a method. folder: as for `measure`."""
+    course = COURSES[method]
+    start = pretrained(folder, seed, course.settings, course.kind)
+    progress(f"seed {seed}: {_shown(start)} after pre-training")
+    end = trained(course.kind, folder, seed=seed, updates=updates, settings=course.settings)
+    progress(f"seed {seed}: {_shown(end)} after {updates} updates by {method}")
+    return {
+        "reward_start": start["reward"],
+        "reward_end": end["reward"],
+        "valid_start": start["valid"],
+        "valid_end": end["valid"],
+        "logprob_gap": end[GAP],
+        "seconds": start["seconds"] + end["seconds"],
+        "parameters": start["parameters"],
+    }
+
+
+def report_of_course(found: Mapping[int, Figures], method: str, updates: int, before: float) -> Report:
+    """Returns the report on some seeds of a method's course: means, but the largest gap and the slowest seed's seconds."""
+    each = list(found.values())
+    names = ("reward_start", "reward_end", "valid_start", "valid_end")
+    return Report(
+        name="diffusion",
+        figures={
+            **{name: fmean(one[name] for one in each) for name in names},
+            **{name: max(one[name] for one in each) for name in ("logprob_gap", "seconds")},
+        },
+        seeds=sorted(found),
+        load=[before, load_average()],
+        details={"method": method, "updates": updates, "seeds": {str(seed): dict(one) for seed, one in found.items()}},
+        versions=package_versions((*PACKAGES, "diffusers")),
+    )
 
 
 def _shown(figures: Figures) -> str:

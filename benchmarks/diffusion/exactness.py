@@ -26,7 +26,8 @@ from benchmarks.workloads.alone import Kept, begun, keep_state, kept, kept_state
 from yatt_core.workloads.columns import decode_columns, encode_columns
 from yatt_core.workloads.contract import Columns, Draw, State
 from yatt_core.workloads.diffusion.conditions import load_words
-from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+from yatt_core.workloads.diffusion.drawing_settings import DrawingSettings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.networks import CONFIG, WEIGHTS, load_network
 from yatt_core.workloads.diffusion.predictors import Predictor

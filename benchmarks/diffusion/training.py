@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,24 @@ from benchmarks.workloads.alone import Kept, begun, keep_state, kept_state, trai
 from benchmarks.workloads.found import kept_or_measured
 from yatt_core.workloads.contract import Draw, Metrics, Workload
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+from yatt_core.workloads.diffusion.shapes import COLOURS
 
-Settings = Mapping[str, Any]
+Settings = dict[str, Any]
 SETTINGS: Settings = {"keep": "latents"}
 """The workload's own settings, chosen on seed 0. Sealed latents spare the update the sampling, and change no bit of it."""
 UPDATES = 240
+UNET: Settings = {
+    "network": "unet",
+    "heads": 2,
+    "head_width": 16,
+    "patch": 2,
+    "layers": 1,
+    "pretraining": 300,
+    "group": 8,
+    "held_out": 8,
+    "evaluation_steps": 8,
+}
+"""A UNet that is small enough for one core."""
 KEPT_EVERY = 20
 """Updates between two kept states."""
 INPUTS = "inputs"
@@ -41,13 +54,48 @@ class ShuffledDrawing(ShapeDrawing):
         return own[torch.randperm(len(own), generator=generator)]
 
 
-def pretrained(folder: Path, seed: int, settings: Settings) -> dict[str, float]:
+class ColourDrawing(ShapeDrawing):
+    """A task for a network that was hardly trained before: images whose mean colour is the named one."""
+
+    def rewards(self, images: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+        """Returns 1 - the mean squared distance of an image's mean colour to the named one, [B]."""
+        wanted = torch.tensor([COLOURS[prompt.split()[0]] for prompt in prompts], dtype=images.dtype)
+        return 1 - (images.clamp(-1, 1).mean((2, 3)) - wanted).square().mean(1)
+
+    def evaluate(self) -> Metrics:
+        """Returns the mean reward of held-out images as `accuracy`, beside what `ShapeDrawing` says."""
+        found = dict(super().evaluate())
+        prompts, images = self.held_out()
+        return found | {"accuracy": self.rewards(images, prompts).mean().item()}
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a method is tried: by which workload, with which settings, in how many updates."""
+
+    kind: type[ShapeDrawing]
+    settings: Settings
+    updates: int
+
+
+COURSES: Mapping[str, Course] = {
+    "grpo": Course(ShapeDrawing, SETTINGS, UPDATES),
+    "nft": Course(ShapeDrawing, SETTINGS | {"method": "nft"}, 40),
+    "dpo": Course(ShapeDrawing, SETTINGS | {"method": "dpo", "noisings": 8, "group": 8, "rate": 5e-5}, 100),
+    "ddpo": Course(ColourDrawing, SETTINGS | {"method": "ddpo", **UNET}, 30),
+}
+"""By method. Those of the other methods than GRPO are short, and were chosen on seed 1."""
+
+
+def pretrained(
+    folder: Path, seed: int, settings: Settings, kind: type[ShapeDrawing] = ShapeDrawing
+) -> dict[str, float]:
     """Returns the figures of the pre-trained network, which is left in `INPUTS`."""
 
     def measure() -> dict[str, float]:
         shutil.rmtree(folder / INPUTS, ignore_errors=True)
         began = time.process_time()
-        workload = begun(ShapeDrawing, folder / INPUTS, seed=seed, iterations=1, **settings)
+        workload = begun(kind, folder / INPUTS, seed=seed, iterations=1, **settings)
         figures = _evaluated(workload)
         seconds = time.process_time() - began
         parameters = sum(weight.numel() for weight in workload.state().weights.values() if torch.is_tensor(weight))
@@ -60,7 +108,7 @@ def trained(kind: type[ShapeDrawing], folder: Path, *, seed: int, updates: int, 
     """Returns the figures of a training from `INPUTS` on.
 
     reward, valid: what the last evaluation says.
-    log_probability_gap: the largest of all updates.
+    log_probability_gap: the largest of all updates; 0 for a method without log-probabilities.
     seconds: of the processor, for updates and evaluation.
     """
 
@@ -95,7 +143,7 @@ def _trained(kind: type[ShapeDrawing], folder: Path, seed: int, updates: int, se
         rewards = []
         for update in range(done + 1, stop + 1):
             metrics = train(workload, seed, update, update)
-            gap = max(gap, metrics[GAP])
+            gap = max(gap, metrics.get(GAP, 0.0))
             rewards.append(metrics["reward"])
         if not rewards:
             continue

@@ -26,7 +26,8 @@ from yatt_core.protocols.engines import RankContext
 from yatt_core.protocols.receipts import BatchTask, PromptRef
 from yatt_core.spec import load_spec
 from yatt_core.workloads.contract import Draw
-from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing, pixels_of
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing, pixels_of
+from yatt_core.workloads.diffusion.drawing_settings import DrawingSettings
 from yatt_core.workloads.diffusion.shapes import PROMPTS
 from yatt_core.workloads.inputs import materialise_workload
 

@@ -17,7 +17,8 @@ from yatt_core.errors import ConfigurationError
 from yatt_core.workloads.contract import RunFacts
 from yatt_core.workloads.diffusion.adapters import AdapterSettings, ReferencePredictor, add_adapters, is_adapter
 from yatt_core.workloads.diffusion.conditions import Conditions, make_words
-from yatt_core.workloads.diffusion.drawing import NETWORKS, DrawingSettings, ShapeDrawing, network_settings
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+from yatt_core.workloads.diffusion.drawing_settings import NETWORKS, DrawingSettings, network_settings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.forwards import FORWARDS, packed, positions, unpacked
 from yatt_core.workloads.diffusion.networks import (
@@ -288,8 +289,8 @@ def test_settings_that_do_not_suit_a_family_are_refused(settings: dict[str, Any]
     [
         ({"heads": 0}, ["workload.settings.heads: Input should be greater than 0 (given: 0)"]),
         (
-            {"network": "unet"},
-            ["workload.settings.network: Input should be 'sd3', 'flux' or 'qwen_image' (given: 'unet')"],
+            {"network": "dit"},
+            ["workload.settings.network: Input should be 'sd3', 'flux', 'qwen_image' or 'unet' (given: 'dit')"],
         ),
         ({"clip": -4}, ["workload.tunable.clip: Input should be greater than 0 (given: -4)"]),
         ({"reward": {"kind": "clap"}}, ["workload.settings.reward.kind: unknown kind 'clap'; did you mean 'clip'?"]),

@@ -18,7 +18,7 @@ from tests.needs import NEEDS_DIFFUSERS
 from yatt_core.errors import ConfigurationError
 from yatt_core.workloads.diffusion.conditions import make_words
 from yatt_core.workloads.diffusion.denoising import DenoisingProcess
-from yatt_core.workloads.diffusion.drawing import DrawingSettings, network_settings
+from yatt_core.workloads.diffusion.drawing_settings import DrawingSettings, network_settings
 from yatt_core.workloads.diffusion.flow import FlowProcess
 from yatt_core.workloads.diffusion.networks import (
     CONFIG,

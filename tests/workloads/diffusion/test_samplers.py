@@ -28,7 +28,8 @@ from yatt_core.spec import load_spec
 from yatt_core.workloads.checking import check_inputs
 from yatt_core.workloads.contract import Columns, Draw
 from yatt_core.workloads.diffusion.adapters import is_adapter
-from yatt_core.workloads.diffusion.drawing import DrawingSettings, ShapeDrawing
+from yatt_core.workloads.diffusion.drawing import ShapeDrawing
+from yatt_core.workloads.diffusion.drawing_settings import DrawingSettings
 from yatt_core.workloads.diffusion.trajectories import sample
 from yatt_core.workloads.finding import make_workload
 from yatt_core.workloads.inputs import materialise_workload

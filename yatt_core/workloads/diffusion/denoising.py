@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from yatt_core.workloads.diffusion.gaussians import GaussianStep, by_image, computed_in
 
@@ -55,7 +56,8 @@ class DenoisingProcess:
     ) -> GaussianStep:
         """See `SamplingProcess`. Raises `ValueError` for a step without noise: the last one, or any with eta 0."""
         deviations = self._deviations(times, afters, self.eta)
-        if not bool((deviations > 0).all()):
+        # In FakeTensorMode there are sizes and no numbers.
+        if not isinstance(deviations, FakeTensor) and not bool((deviations > 0).all()):
             raise ValueError("a step to the image itself, or with eta 0, has no noise: no log-probability")
         mean = self._mean(prediction, computed_in(latents), (times, afters), deviations)
         return GaussianStep(mean, deviations.to(device=mean.device, dtype=mean.dtype))
@@ -66,6 +68,10 @@ class DenoisingProcess:
         """See `SamplingProcess`: DDIM with eta 0."""
         nothing = torch.zeros_like(times)
         return self._mean(prediction, computed_in(latents), (times, afters), nothing).to(latents.dtype)
+
+    def at(self, shares: torch.Tensor) -> torch.Tensor:
+        """See `SamplingProcess`: whole levels."""
+        return (shares * self.levels).floor()
 
     def noised(self, images: torch.Tensor, noise: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         """See `SamplingProcess`."""

@@ -1,28 +1,27 @@
-"""A workload that learns to draw shapes by Flow-GRPO: the contract of `workloads.contract` over this library.
+"""A workload that learns to draw shapes by Flow-GRPO, DDPO, DiffusionNFT or Diffusion-DPO: the contract of `workloads.contract`.
 
 Consumes settings. Produces, as inputs, a pre-trained network and its words; per iteration, the prompts and seeds of images, the
-trajectories that were sampled, and one update. What is sealed of a trajectory is its seeds, rewards and log-probabilities: an
-update samples it again from the same weights and compares every bit of the log-probabilities, or its latents (`keep: latents`).
+trajectories that were sampled, and one update. What is sealed of a trajectory is its seeds, rewards and log-probabilities, or of
+one without stochastic steps the digest of its image: an update samples it again from the same weights and compares every bit of
+these. With `keep: latents` its latents are sealed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from yatt_core.errors import ConfigurationError, DataError
 from yatt_core.keys import stable_seed
-from yatt_core.section import SpecModel
 from yatt_core.workloads.contract import Columns, Draw, Images, Metrics, Needs, Ranks, RunFacts, SavedState, State
 from yatt_core.workloads.diffusion.adapters import (
-    AdapterSettings,
     ReferencePredictor,
     add_adapters,
     has_adapters,
@@ -30,184 +29,48 @@ from yatt_core.workloads.diffusion.adapters import (
     name_without,
 )
 from yatt_core.workloads.diffusion.conditions import Conditions, load_words, make_words, save_words
-from yatt_core.workloads.diffusion.flow import FlowProcess
+from yatt_core.workloads.diffusion.drawing_settings import (
+    FORM,
+    INPUTS,
+    NETWORKS,
+    STATE,
+    DrawingSettings,
+    network_settings,
+    objective_of,
+)
 from yatt_core.workloads.diffusion.gradients import added, flat_gradient, set_gradient
 from yatt_core.workloads.diffusion.held_tensors import divided_like, held, local, read
 from yatt_core.workloads.diffusion.needs import DrawingWork, needs_of
 from yatt_core.workloads.diffusion.networks import (
-    FLUX,
-    QWEN_IMAGE,
-    TRANSFORMER,
     load_network,
     make_network,
     outline_network,
     retype,
     save_network,
 )
+from yatt_core.workloads.diffusion.objectives import LearntBatch, best_and_worst
 from yatt_core.workloads.diffusion.predictors import Predictor
-from yatt_core.workloads.diffusion.pretraining import PretrainingSettings, logit_normal_times, pretrain
+from yatt_core.workloads.diffusion.pretraining import PretrainingSettings, logit_normal_times, pretrain, uniform_times
 from yatt_core.workloads.diffusion.scorers import (
     SCORER,
-    RewardSettings,
-    ShapeRule,
     check_scorer,
     keep_scorer,
     kept_scorer,
     scorer_bytes,
 )
-from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, SIDE, WORDS, drawn_batch, score
-from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, joined, sample
-from yatt_core.workloads.diffusion.updates import (
-    GrpoSettings,
-    LearntBatch,
-    UpdateFigures,
-    accumulate_gradients,
-    group_advantages,
-)
-from yatt_core.workloads.diffusion.window import StepWindow
+from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE, WORDS, drawn_batch, score
+from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, image_digests, joined, sample
+from yatt_core.workloads.diffusion.updates import UpdateFigures, group_advantages
 from yatt_core.workloads.settings import SETTINGS, read_settings
 
 LONGEST_PROMPT = 2
 """Words of a prompt."""
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 """What AdamW keeps for each weight."""
-FIXED = frozenset(
-    {
-        "reward",
-        "network",
-        "guidance",
-        "heads",
-        "head_width",
-        "layers",
-        "patch",
-        "word_width",
-        "pretraining",
-        "wrong",
-        "adapters",
-    }
-)
-"""Settings that the inputs depend on: those of the network, of its pre-training and of the reward."""
-FORM = frozenset({"network", "guidance", "heads", "head_width", "layers", "patch", "word_width"})
-"""Settings that decide which tensors a network has, and of which shapes."""
+OLD = "old"
+"""What the weights that images are sampled from are called in a state, before their own names."""
 SUMMED = ("loss", "divergence", "reward")
 """Metrics of an update that are sums over the batches."""
-
-
-class DrawingSettings(SpecModel):
-    """`workload.settings` of the workload."""
-
-    reward: RewardSettings = ShapeRule()
-    """What rewards an image: the rule, or a model."""
-    network: Literal["sd3", "flux", "qwen_image"] = "sd3"
-    """The class of the transformer."""
-    guidance: PositiveFloat | None = None
-    """Guidance that a Flux network with an embedding for it is told, in pre-training too; `null`: it has none."""
-    heads: PositiveInt = 4
-    """Attention heads of the transformer."""
-    head_width: PositiveInt = 24
-    """Width of a head; even and at least 6 for rotary positions, those of Flux and Qwen-Image."""
-    layers: PositiveInt = 3
-    """Blocks of the transformer; of Flux, of each of its two kinds."""
-    patch: PositiveInt = 4
-    """Side of the patches that are the transformer's tokens, in pixels."""
-    word_width: PositiveInt = 32
-    """Numbers of a word's vector."""
-    pretraining: PositiveInt = 700
-    """Steps of pre-training when the inputs are built; more than 10."""
-    wrong: float = Field(default=0.25, ge=0, le=1)
-    """Share of captions that are drawn at random in pre-training."""
-    group: PositiveInt = 16
-    """Images of a prompt in an iteration."""
-    steps: PositiveInt = 6
-    """Steps of a trajectory in training."""
-    window: PositiveInt = 2
-    """Stochastic steps among them (MixGRPO, arXiv 2507.21802)."""
-    window_interval: int = Field(default=0, ge=0)
-    """Iterations after which the window moves by a step; 0 keeps it at the first steps."""
-    noise_level: PositiveFloat = 0.7
-    """Flow-GRPO's noise level (arXiv 2505.05470)."""
-    rate: PositiveFloat = 2e-4
-    """Learning rate of AdamW."""
-    clip: PositiveFloat = 1e-3
-    """Ratios of steps are clipped at 1 - `clip` and 1 + `clip`."""
-    kl: float = Field(default=0.0, ge=0)
-    """Weight of the KL divergence to the pre-trained network."""
-    max_grad_norm: PositiveFloat = 1.0
-    """The norm to which gradients are limited."""
-    adapters: AdapterSettings | None = None
-    """Low-rank adapters, which are then trained in place of the network's own weights."""
-    keep: Literal["seeds", "latents"] = "seeds"
-    """What is sealed of a trajectory: seeds, from which it is sampled again, or all latents."""
-    rows: PositiveInt = 64
-    """Images of the batches in which a network computes; it divides `group`, or is a multiple of it."""
-    evaluation_steps: PositiveInt = 16
-    """Steps of the deterministic trajectories of an evaluation."""
-    held_out: PositiveInt = 32
-    """Images of each prompt in an evaluation."""
-
-    @model_validator(mode="after")
-    def _check(self) -> DrawingSettings:
-        if self.window > self.steps:
-            raise ValueError(f"window: {self.window} stochastic steps do not fit into steps: {self.steps}")
-        if self.network != "sd3" and (self.head_width % 2 or self.head_width < 6):
-            raise ValueError(
-                f"head_width: expected an even number of at least 6 with {self.network} (given: {self.head_width})"
-            )
-        if self.network == "sd3" and self.heads * self.head_width % 4:
-            raise ValueError(
-                f"head_width: expected a multiple of 4 from heads x head_width with sd3, whose positions have four equal parts "
-                f"(given: {self.heads} x {self.head_width})"
-            )
-        if self.guidance is not None and self.network != "flux":
-            raise ValueError(f"guidance: {self.network} has no embedding for it; expected null, or network: flux")
-        if SIDE % self.patch:
-            raise ValueError(f"patch: {self.patch} does not divide {SIDE}, the side of an image")
-        if self.rows % self.group and self.group % self.rows:
-            raise ValueError(f"rows: {self.rows} neither divides group: {self.group}, nor is it a multiple of it")
-        PretrainingSettings(self.pretraining)
-        return self
-
-    @property
-    def batch(self) -> int:
-        """Images of which one rank computes the gradient: whole batches of the network, and whole groups."""
-        return max(self.rows, self.group)
-
-
-NETWORKS = {"sd3": TRANSFORMER, "flux": FLUX, "qwen_image": QWEN_IMAGE}
-"""Classes of diffusers by the names of the settings."""
-
-
-def network_settings(settings: DrawingSettings) -> dict[str, Any]:
-    """Returns the arguments of diffusers' class of the transformer."""
-    shared = {
-        "num_layers": settings.layers,
-        "attention_head_dim": settings.head_width,
-        "num_attention_heads": settings.heads,
-        "joint_attention_dim": settings.word_width,
-    }
-    if settings.network == "sd3":
-        return shared | {
-            "sample_size": SIDE,
-            "patch_size": settings.patch,
-            "in_channels": SHAPE[0],
-            "out_channels": SHAPE[0],
-            "caption_projection_dim": settings.heads * settings.head_width,
-            "pooled_projection_dim": settings.word_width,
-            "pos_embed_max_size": SIDE // settings.patch,
-        }
-    # Positions of rows and of columns get equal parts of a head, the rest is for the first of three axes.
-    axis = 2 * ((settings.head_width - 2) // 4)
-    packed = shared | {
-        "in_channels": SHAPE[0] * settings.patch**2,
-        "axes_dims_rope": [settings.head_width - 2 * axis, axis, axis],
-    }
-    if settings.network == "qwen_image":
-        return packed | {"patch_size": settings.patch, "out_channels": SHAPE[0]}
-    return packed | {
-        "num_single_layers": settings.layers,
-        "pooled_projection_dim": settings.word_width,
-        "guidance_embeds": settings.guidance is not None,
-    }
 
 
 class ShapeDrawing:
@@ -222,16 +85,18 @@ class ShapeDrawing:
     """Whether the networks are divided over the ranks."""
 
     def __init__(self, facts: RunFacts) -> None:
-        if fixed := sorted(FIXED & facts.tunable):
-            raise ConfigurationError(
-                f"workload.tunable.{fixed[0]}: the inputs depend on it, which cannot change; expected it in workload.settings"
-            )
+        for fixed, what in ((INPUTS, "inputs depend"), (STATE, "form of the state depends")):
+            if named := sorted(fixed & facts.tunable):
+                raise ConfigurationError(
+                    f"workload.tunable.{named[0]}: the {what} on it, which cannot change; expected it in workload.settings"
+                )
         self._seed = facts.seed
         self._continues = facts.continues
         self._models = facts.models
         self._sampler_dtype = facts.sampler_dtype
         self._settings = read_settings(DrawingSettings, facts)
-        self._process = FlowProcess(self._settings.noise_level)
+        self._process = self._settings.process
+        self._objective = objective_of(self._settings)
 
     def needs(self, ranks: int, sampler_dtype: str | None) -> Needs:
         """Makes the network without numbers, and adds up what its passes would hold at once."""
@@ -244,8 +109,13 @@ class ShapeDrawing:
             images=len(PROMPTS) * settings.group,
             batch=settings.batch,
             steps=settings.steps,
-            window=settings.window,
-            loss=GrpoSettings(settings.clip, settings.kl, settings.rows),
+            window=settings.stochastic,
+            learnt=settings.learnt(len(PROMPTS)),
+            group=settings.group,
+            objective=self._objective,
+            compares=settings.compares,
+            keeps_old=settings.keeps_old,
+            pairs=settings.method == "dpo",
             adapters=settings.adapters is not None,
             keeps_latents=settings.keep == "latents",
             held_out=len(PROMPTS) * settings.held_out,
@@ -274,7 +144,7 @@ class ShapeDrawing:
                 self._process,
                 words,
                 draw=lambda size, generator: drawn_batch(size, settings.wrong, generator),
-                draw_times=logit_normal_times,
+                draw_times=uniform_times(self._process) if settings.network == "unet" else logit_normal_times,
                 settings=PretrainingSettings(settings.pretraining),
                 guidance=settings.guidance,
                 generator=torch.Generator().manual_seed(stable_seed("pretraining", self._seed)),
@@ -304,9 +174,10 @@ class ShapeDrawing:
         self._read_inputs(inputs, getattr(torch, dtype))
         self._network = self._pretrained()
         self._reference: nn.Module | None = None
+        self._old: nn.Module | None = None
 
     def continue_from(self, saved: SavedState) -> None:
-        """Begins with the network of another run, to which the KL term, if there is one, then compares.
+        """Begins with the network of another run, with which a KL term or pairs then compare.
 
         Adapters of its own are new. Raises `DataError` for a network with adapters, whose weights would be taken without them,
         and for one that was made with other settings.
@@ -332,8 +203,8 @@ class ShapeDrawing:
         return self.sample_shard({name: values[rows] for name, values in columns.items()}, draw)
 
     def sampling_weights(self) -> Mapping[str, torch.Tensor]:
-        """Returns the weights of the network or, if it has adapters, theirs alone: the others stay as they are."""
-        weights = self._network.state_dict()
+        """Returns the weights that images are sampled from; if there are adapters, theirs alone: the others stay as they are."""
+        weights = self._sampling.state_dict()
         return {name: weight for name, weight in weights.items() if not self._settings.adapters or is_adapter(name)}
 
     def shards(self, columns: Columns) -> Sequence[slice]:
@@ -348,10 +219,13 @@ class ShapeDrawing:
         found = {
             **columns,
             "reward": self._rewarded(drawn.images, _prompts(columns)).numpy(),
-            "log_probability": drawn.log_probabilities.float().numpy(),
         }
+        if self._settings.stochastic:
+            found["log_probability"] = drawn.log_probabilities.float().numpy()
         if self._settings.keep == "latents":
             found["latents"] = torch.stack(drawn.latents, 1).float().numpy()
+        elif not self._settings.stochastic:
+            found["image"] = image_digests(drawn)
         return found
 
     def images(self, columns: Columns, draw: Draw) -> Images:
@@ -387,20 +261,32 @@ class ShapeDrawing:
         return group_advantages(rewards, [group] * (len(rewards) // group))
 
     def update(self, columns: Columns, draw: Draw) -> Metrics:
-        """Takes one step of AdamW on the mean loss of all images.
+        """Takes one step of AdamW on the mean loss of all images or, with `dpo`, of all pairs; none if there is no pair.
 
-        Raises `DataError` if trajectories that are sampled again have other log-probabilities than those that were sealed.
+        Raises `DataError` if trajectories that are sampled again differ from those that were sealed.
         """
         trajectory = self._trajectory(columns, draw)
         rewards = torch.from_numpy(np.array(columns["reward"]))
         advantages = self.advantages(rewards, draw) if len(rewards) else rewards
         total = len(PROMPTS) * self._settings.group
-        batches = []
         sums = [torch.zeros(0, len(SUMMED), dtype=torch.float64)]
+        batches = []
         for first in range(0, len(rewards), self._settings.batch):
             rows = slice(first, first + self._settings.batch)
+            seeds = tuple(_seeds(columns)[rows])
             share = len(rewards[rows]) / total
-            batches.append(LearntBatch(_prompts(columns)[rows], trajectory.rows(rows), advantages[rows], share))
+            batches.append(
+                self._learnt(
+                    prompts=_prompts(columns)[rows],
+                    trajectory=trajectory.rows(rows),
+                    advantages=advantages[rows],
+                    seeds=seeds,
+                    share=share,
+                )
+            )
+        counted = self._pairs_of_all(batches)
+        if counted is not None:
+            batches = [replace(batch, share=_pairs(batch) / max(1, counted)) for batch in batches]
         figures = self._sum_gradients(batches, trajectory.window)
         for number, (batch, found) in enumerate(zip(batches, figures, strict=True)):
             first = number * self._settings.batch
@@ -409,30 +295,45 @@ class ShapeDrawing:
             sums.append(torch.tensor([own], dtype=torch.float64))
         gap = max((found.gap for found in figures), default=0.0)
         everyone = self._ranks.gathered({"sums": torch.cat(sums).numpy(), "gap": np.array([gap])})
+        means = dict(zip(SUMMED, added([each["sums"] for each in everyone]).tolist(), strict=True))
+        pairs = {} if counted is None else {"pairs": float(counted)}
+        if counted == 0:
+            # Nothing was learnt: a step of AdamW would still follow its moments.
+            self._network.zero_grad()
+            return {"reward": means["reward"], **pairs}
         norm = self._limit_gradient()
         self._step()
-        return {
-            "grad_norm": norm,
-            "log_probability_gap": float(max(each["gap"].max() for each in everyone)),
-            **dict(zip(SUMMED, added([each["sums"] for each in everyone]).tolist(), strict=True)),
-        }
+        self._follow(draw.iteration)
+        if self._settings.method != "grpo":
+            del means["divergence"]
+        largest = float(max(each["gap"].max() for each in everyone))
+        gaps = {"log_probability_gap": largest} if self._settings.stochastic else {}
+        return {"grad_norm": norm, **gaps, **means, **pairs}
 
-    def evaluate(self) -> Metrics:
-        """Returns the share of held-out images that show what was asked, and that show anything; a model's mean score."""
+    def held_out(self) -> tuple[list[str], torch.Tensor]:
+        """Returns the prompts of an evaluation and their images, [B, 3, 16, 16], from noise that is in no training."""
         settings = self._settings
         prompts = [prompt for prompt in PROMPTS for _ in range(settings.held_out)]
         seeds = [stable_seed("held out", number) for number in range(len(prompts))]
         plan = SamplingPlan(SHAPE, settings.evaluation_steps, range(0))
-        images = self._in_batches(prompts, seeds, plan).images
+        return prompts, self._in_batches(prompts, seeds, plan, self._network).images
+
+    def evaluate(self) -> Metrics:
+        """Returns the share of held-out images that show what was asked, and that show anything; a model's mean score."""
+        prompts, images = self.held_out()
         scores = score(images, prompts)
         found = {"accuracy": scores.rewards.mean().item(), "valid": scores.valid.float().mean().item()}
         return found if self._scorer is None else {**found, "reward": self.rewards(images, prompts).mean().item()}
 
     def state(self) -> State:
-        """Returns the network's weights, AdamW's moments, and as a fact the kind and digest of a model that rewards."""
+        """Returns the network's weights, AdamW's moments, and as a fact the kind and digest of a model that rewards.
+
+        Weights that images are sampled from, if these are others, are beside the moments.
+        """
         facts = {} if self._scorer is None else {SCORER: self._scorer.facts}
         moments = {name: divided_like(moment, self._like(name)) for name, moment in self._moments.items()}
-        return State(weights=held(self._network.state_dict()), others=moments, facts=facts)
+        others = moments | held({f"{OLD}.{name}": weight for name, weight in self._old_weights().items()})
+        return State(weights=held(self._network.state_dict()), others=others, facts=facts)
 
     def load(self, saved: SavedState) -> None:
         """Takes over what `state` has returned."""
@@ -440,6 +341,8 @@ class ShapeDrawing:
             read(tensor, local(tensor), saved.weights, name)
         for name, moment in self._moments.items():
             read(self._like(name), moment, saved.others, name)
+        for name, weight in self._old_weights().items():
+            read(weight, local(weight), saved.others, f"{OLD}.{name}")
 
     def _read_inputs(self, inputs: Path, dtype: torch.dtype) -> None:
         """Reads what trainer and samplers need beside the network.
@@ -480,10 +383,11 @@ class ShapeDrawing:
         ).guided(self._settings.guidance)
 
     def _build_networks(self) -> None:
-        """Reads the network, and the reference if it is another one."""
+        """Reads the network, the reference if it is another one, and what images are sampled from, if that is another one."""
         network = self._pretrained()
-        separate = self._settings.kl and self._settings.adapters is None
+        separate = self._settings.compares and self._settings.adapters is None
         self._reference = self._arranged(load_network(self._inputs, self._dtype)) if separate else None
+        self._old = self._arranged(self._pretrained()) if self._settings.keeps_old else None
         self._network = self._arranged(network)
         self._parameters = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
 
@@ -492,7 +396,25 @@ class ShapeDrawing:
         return network
 
     def _networks(self) -> list[nn.Module]:
-        return [self._network] if self._reference is None else [self._network, self._reference]
+        return [network for network in (self._network, self._reference, self._old) if network is not None]
+
+    @property
+    def _sampling(self) -> nn.Module:
+        """The network that images are sampled from."""
+        return self._network if self._old is None else self._old
+
+    def _old_weights(self) -> dict[str, nn.Parameter]:
+        """Returns the weights that images are sampled from, as far as they are trained and not the network's own."""
+        if self._old is None:
+            return {}
+        return {name: weight for name, weight in self._old.named_parameters() if name in self._parameters}
+
+    @torch.no_grad()
+    def _follow(self, iteration: int) -> None:
+        """Moves what images are sampled from towards the network, after an update (arXiv 2509.16117)."""
+        share = self._settings.old_share(iteration)
+        for name, weight in self._old_weights().items():
+            local(weight).mul_(share).add_(local(self._parameters[name]), alpha=1 - share)
 
     def _own_parameters(self) -> Mapping[str, torch.Tensor]:
         """Returns the trained weights as this rank holds them, with their gradients."""
@@ -521,22 +443,21 @@ class ShapeDrawing:
 
     def _accumulate(self, batch: LearntBatch, weight: float = 1.0) -> UpdateFigures:
         """Adds the gradient of a batch's mean loss, times a weight, to that of the network."""
-        settings = self._settings
-        return accumulate_gradients(
-            self._predictor(batch.prompts),
+        return self._objective.accumulate(
+            self._predictor(self._network, batch.prompts),
             self._process,
-            batch.trajectory,
-            batch.advantages,
-            settings=GrpoSettings(settings.clip, settings.kl, settings.rows),
-            reference=self._reference_predictor(batch.prompts),
+            batch,
+            other=self._other_predictor(batch.prompts),
             weight=weight,
         )
 
-    def _reference_predictor(self, prompts: list[str]) -> Predictor | None:
-        """Returns what the KL term compares with: another network, or this one without its adapters; None without a KL term."""
-        if not self._settings.kl:
-            return None
+    def _other_predictor(self, prompts: list[str]) -> Predictor | None:
+        """Returns what an update compares with, if anything: what sampled, another network, or this one without its adapters."""
         conditions = self._conditions(prompts)
+        if self._old is not None:
+            return Predictor(self._old, conditions)
+        if not self._settings.compares:
+            return None
         if self._reference is None:
             return ReferencePredictor(self._network, conditions)
         return Predictor(self._reference, conditions)
@@ -550,35 +471,58 @@ class ShapeDrawing:
         optimizer.step()
         self._network.zero_grad()
 
+    def _learnt(
+        self,
+        *,
+        prompts: list[str],
+        trajectory: Trajectory,
+        advantages: torch.Tensor,
+        seeds: tuple[int, ...],
+        share: float,
+    ) -> LearntBatch:
+        """Returns a batch with its pairs, if the method has any."""
+        pairs = best_and_worst(advantages, self._settings.group) if self._settings.method == "dpo" else None
+        return LearntBatch(prompts, trajectory, advantages, seeds=seeds, share=share, pairs=pairs)
+
+    def _pairs_of_all(self, batches: Sequence[LearntBatch]) -> int | None:
+        """Returns the number of pairs of all ranks; None for a method without pairs."""
+        if self._settings.method != "dpo":
+            return None
+        own = sum(_pairs(batch) for batch in batches)
+        everyone = self._ranks.gathered({"pairs": np.array([own])})
+        return sum(int(each["pairs"][0]) for each in everyone)
+
     def _trajectory(self, columns: Columns, draw: Draw) -> Trajectory:
-        sealed = torch.from_numpy(np.array(columns["log_probability"]))
+        window = self._plan(draw).window
+        count = len(columns["reward"])
+        sealed = torch.from_numpy(np.array(columns["log_probability"])) if window else torch.zeros(count, 0)
         if "latents" in columns:
             latents = torch.from_numpy(np.array(columns["latents"]))
-            return Trajectory(tuple(latents.unbind(1)), sealed, self._plan(draw).window)
+            return Trajectory(tuple(latents.unbind(1)), sealed, window)
         again = self._sampled(columns, draw)
+        if "image" in columns and not np.array_equal(image_digests(again), columns["image"]):
+            raise DataError("images that were sampled again from their seeds have other bits")
         # Values that are not finite become metrics that are not, of which the run decides; all ranks then see them alike.
         if not torch.allclose(again.log_probabilities, sealed, rtol=0.0, atol=0.0, equal_nan=True):
             raise DataError("trajectories that were sampled again from their seeds have other log-probabilities")
         return again
 
     def _sampled(self, columns: Columns, draw: Draw) -> Trajectory:
-        seeds = np.array(columns["seed"]).view(np.uint64).tolist()
-        return self._in_batches(_prompts(columns), seeds, self._plan(draw))
+        return self._in_batches(_prompts(columns), _seeds(columns), self._plan(draw), self._sampling)
 
-    def _in_batches(self, prompts: list[str], seeds: list[int], plan: SamplingPlan) -> Trajectory:
+    def _in_batches(self, prompts: list[str], seeds: list[int], plan: SamplingPlan, network: nn.Module) -> Trajectory:
         if not seeds:
             nothing = torch.zeros(0, *plan.shape)
             return Trajectory((nothing,) * (plan.steps + 1), torch.zeros(0, len(plan.window)), plan.window)
-        predict = self._predictor(prompts)
+        predict = self._predictor(network, prompts)
         parts = [slice(first, first + self._settings.rows) for first in range(0, len(seeds), self._settings.rows)]
         return joined([sample(predict.rows(part), self._process, seeds[part], plan) for part in parts])
 
     def _plan(self, draw: Draw) -> SamplingPlan:
-        window = StepWindow(self._settings.window, self._settings.window_interval)
-        return SamplingPlan(SHAPE, self._settings.steps, window.at(draw.iteration, self._settings.steps), self._dtype)
+        return SamplingPlan(SHAPE, self._settings.steps, self._settings.window_at(draw.iteration), self._dtype)
 
-    def _predictor(self, prompts: list[str]) -> Predictor:
-        return Predictor(self._network, self._conditions(prompts))
+    def _predictor(self, network: nn.Module, prompts: list[str]) -> Predictor:
+        return Predictor(network, self._conditions(prompts))
 
     def _conditions(self, prompts: list[str]) -> Conditions:
         return self._words.encode(prompts).guided(self._settings.guidance)
@@ -608,6 +552,15 @@ def _narrow(dtype: str | None) -> str:
         f"seeds are sampled again in float32, but rollout.engine.dtype is {dtype}; expected latents, or float32 in "
         "rollout.engine.dtype"
     )
+
+
+def _seeds(columns: Columns) -> list[int]:
+    seeds: list[int] = np.array(columns["seed"]).view(np.uint64).tolist()
+    return seeds
+
+
+def _pairs(batch: LearntBatch) -> int:
+    return 0 if batch.pairs is None else batch.pairs.count
 
 
 def _prompts(columns: Columns) -> list[str]:

@@ -62,6 +62,10 @@ class FlowProcess:
         state = computed_in(latents)
         return (state + prediction.to(state.dtype) * by_image(afters - times, state)).to(latents.dtype)
 
+    def at(self, shares: torch.Tensor) -> torch.Tensor:
+        """See `SamplingProcess`."""
+        return shares
+
     def noised(self, images: torch.Tensor, noise: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         """See `SamplingProcess`."""
         return by_image(1 - times, images) * images + by_image(times, images) * noise

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
 from yatt_core.workloads.contract import Needs, RankNeeds, SamplerNeeds
 from yatt_core.workloads.diffusion.adapters import ReferencePredictor
 from yatt_core.workloads.diffusion.conditions import Conditions
+from yatt_core.workloads.diffusion.objectives import LearntBatch, Objective, best_and_worst
 from yatt_core.workloads.diffusion.peak_bytes import PeakBytes
 from yatt_core.workloads.diffusion.predictors import Predictor
 from yatt_core.workloads.diffusion.processes import SamplingProcess
 from yatt_core.workloads.diffusion.sharding import blocks_of
 from yatt_core.workloads.diffusion.trajectories import Trajectory
-from yatt_core.workloads.diffusion.updates import GrpoSettings, losses_of
 
 FLOAT = torch.float32.itemsize
 MOMENTS = 2
@@ -39,8 +39,12 @@ class DrawingWork:
     shape: of an image's latents.
     images: of an iteration.
     batch: images of which one rank computes the gradient at a time.
-    steps, window: of a trajectory, and those that are learnt from.
-    loss: with the images of a pass.
+    steps, window: of a trajectory, and those that are stochastic.
+    learnt: passes with gradients of an iteration, each through one image.
+    group: images of a prompt.
+    objective: with the images of a pass.
+    compares, keeps_old: whether there is a reference, and whether images are sampled from weights of their own.
+    pairs: whether the best and the worst image of each group are learnt from.
     adapters: whether they are trained in place of the network.
     keeps_latents: whether trajectories are sealed whole.
     held_out, evaluation_steps: images of an evaluation, and the steps of each.
@@ -56,7 +60,12 @@ class DrawingWork:
     batch: int
     steps: int
     window: int
-    loss: GrpoSettings
+    learnt: int
+    group: int
+    objective: Objective
+    compares: bool
+    keeps_old: bool
+    pairs: bool
     adapters: bool
     keeps_latents: bool
     held_out: int
@@ -107,12 +116,13 @@ def needs_of(work: DrawingWork, ranks: int, sampler_dtype: str | None) -> Needs:
         # Sealed latents are there as they were read, and as tensors.
         kept = own_latents * (2 if work.keeps_latents else 1)
         updating = _updating(work=work, network=network, held=held, own_batches=own_batches, ranks=ranks)
-        separate = bool(work.loss.kl) and not work.adapters
+        others = (work.compares and not work.adapters) + work.keeps_old
+        kept_old = _bytes(trained) if work.keeps_old else 0
         rank = RankNeeds(
             weights=held.weights,
             optimizer=MOMENTS * held.trained + counters,
             gradients=held.trained,
-            frozen=(held.weights if separate else 0) + work.scorer,
+            frozen=others * held.weights + work.scorer,
             # What samplers have drawn, a rank only seals.
             prepare=_sampling(own_latents, forward) if sampler is None else 0,
             learn=max(resampling, kept + updating),
@@ -121,13 +131,13 @@ def needs_of(work: DrawingWork, ranks: int, sampler_dtype: str | None) -> Needs:
         return Needs(
             parameters=sum(weight.numel() for weight in network.parameters()),
             trained=sum(weight.numel() for weight in trained),
-            state=_bytes(network.state_dict().values()) + MOMENTS * _bytes(trained) + counters,
+            state=_bytes(network.state_dict().values()) + MOMENTS * _bytes(trained) + counters + kept_old,
             rank=rank,
             sampler=sampler,
             work={
                 "images": work.images,
                 "image_steps": work.images * work.steps,
-                "image_steps_learnt": work.images * work.window,
+                "image_steps_learnt": work.learnt,
                 "batches": work.batches,
                 "evaluation_image_steps": work.held_out * work.evaluation_steps,
             },
@@ -174,7 +184,7 @@ def _sampling(latents: int, forward: int) -> int:
 
 def _forward_peak(work: DrawingWork, network: nn.Module, dtype: torch.dtype) -> int:
     """Returns what a step of sampling holds at most beside its latents."""
-    images = min(work.loss.rows, work.batch, work.images)
+    images = min(work.objective.rows, work.batch, work.images)
     latents = torch.zeros(images, *work.shape, dtype=dtype)
     grid = work.process.grid(work.steps)
     predict = Predictor(network, work.conditions(images))
@@ -182,33 +192,47 @@ def _forward_peak(work: DrawingWork, network: nn.Module, dtype: torch.dtype) -> 
     with torch.no_grad(), counted:
         times = grid[0].expand(images)
         prediction = predict(latents, work.process.model_times(times))
-        step = work.process.gaussian(prediction, latents, times, grid[1].expand(images))
-        step.drawn(torch.zeros(images, *work.shape), dtype)
+        afters = grid[1].expand(images)
+        if work.window:
+            step = work.process.gaussian(prediction, latents, times, afters)
+            step.drawn(torch.zeros(images, *work.shape), dtype)
+        else:
+            work.process.straight(prediction, latents, times, afters)
     return counted.peak
 
 
 def _update_peak(work: DrawingWork, network: nn.Module) -> int:
     """Returns what the passes of a micro-batch hold at most, with the gradients that they leave."""
-    images = min(work.loss.rows, work.batch, work.images)
+    # Pairs come from whole groups, so that a batch has fewer of them than images.
+    images = min(work.batch, work.images) if work.pairs else min(work.objective.rows, work.batch, work.images)
+    with unset_fake_temporarily():
+        pairs = best_and_worst(torch.zeros(images), work.group) if work.pairs else None
     trajectory = Trajectory(
         latents=tuple(torch.zeros(images, *work.shape) for _ in range(work.steps + 1)),
         log_probabilities=torch.zeros(images, work.window),
         window=range(work.window),
     )
-    advantages = torch.zeros(images)
     conditions = work.conditions(images)
-    reference = ReferencePredictor(network, conditions) if work.adapters else Predictor(network, conditions)
+    other = Predictor(network, conditions)
+    if work.compares and work.adapters:
+        other = ReferencePredictor(network, conditions)
+    batch = LearntBatch(
+        prompts=[""] * images,
+        trajectory=trajectory,
+        advantages=torch.zeros(images),
+        seeds=tuple(range(images)),
+        share=1.0,
+        pairs=pairs,
+    )
     counted = PeakBytes()
     with counted:
-        found = losses_of(
+        passes = work.objective.losses(
             Predictor(network, conditions),
             work.process,
-            trajectory,
-            advantages,
-            settings=work.loss,
-            reference=reference if work.loss.kl else None,
+            batch,
+            other if work.compares or work.keeps_old else None,
         )
-        found.losses.sum().backward()  # type: ignore[no-untyped-call]
+        next(passes).sum().backward()  # type: ignore[no-untyped-call]
     return counted.peak
 
 

@@ -50,6 +50,15 @@ def logit_normal_times(count: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(count, generator=generator).sigmoid().double()
 
 
+def uniform_times(process: SamplingProcess) -> DrawTimes:
+    """Returns what draws uniform times of a process, as networks that predict noise are trained (DDPM, arXiv 2006.11239)."""
+
+    def drawn(count: int, generator: torch.Generator) -> torch.Tensor:
+        return process.at(torch.rand(count, generator=generator, dtype=torch.float64))
+
+    return drawn
+
+
 def pretrain(
     network: nn.Module,
     process: SamplingProcess,

@@ -33,6 +33,12 @@ class SamplingProcess(Protocol):
     ) -> torch.Tensor:
         """Returns the latents after the deterministic step, in the latents' dtype."""
 
+    def at(self, shares: torch.Tensor) -> torch.Tensor:
+        """Returns the times at shares of the way from image to noise, [B]; uniform shares are uniform times.
+
+        shares: [B], float64, from 0 to below 1.
+        """
+
     def noised(self, images: torch.Tensor, noise: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
         """Returns images with the noise of these times, [B, ...]: what the network sees in training."""
 

@@ -17,10 +17,11 @@ from torch import nn
 
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 from yatt_core.workloads.diffusion.held_tensors import local
+from yatt_core.workloads.diffusion.objectives import LearntBatch
 from yatt_core.workloads.diffusion.shapes import PROMPTS, SHAPE
 from yatt_core.workloads.diffusion.sharding import shard_network
 from yatt_core.workloads.diffusion.trajectories import SamplingPlan, Trajectory, sample
-from yatt_core.workloads.diffusion.updates import LearntBatch, UpdateFigures
+from yatt_core.workloads.diffusion.updates import UpdateFigures
 
 CLIP_EPSILON = 1e-6
 """Keeps the factor of a limited gradient finite, as `clip_grad_norm_` does."""
@@ -44,12 +45,12 @@ class ShardedDrawing(ShapeDrawing):
         shard_network(network, self._ranks.count)
         return network
 
-    def _in_batches(self, prompts: list[str], seeds: list[int], plan: SamplingPlan) -> Trajectory:
+    def _in_batches(self, prompts: list[str], seeds: list[int], plan: SamplingPlan, network: nn.Module) -> Trajectory:
         """Samples this rank's batches, and as many spare ones as others have more."""
         rows = self._settings.rows
         behind = self._behind(-(-len(seeds) // rows))
-        found = super()._in_batches(prompts, seeds, plan)
-        spare = self._predictor([PROMPTS[0]] * rows)
+        found = super()._in_batches(prompts, seeds, plan, network)
+        spare = self._predictor(network, [PROMPTS[0]] * rows)
         for _ in range(behind):
             sample(spare, self._process, [0] * rows, plan)
         return found
@@ -65,7 +66,13 @@ class ShardedDrawing(ShapeDrawing):
             log_probabilities=torch.zeros(size, len(window)),
             window=window,
         )
-        spare = LearntBatch([PROMPTS[0]] * size, trajectory, torch.zeros(size), 0.0)
+        spare = self._learnt(
+            prompts=[PROMPTS[0]] * size,
+            trajectory=trajectory,
+            advantages=torch.zeros(size),
+            seeds=(0,) * size,
+            share=0.0,
+        )
         for _ in range(behind):
             self._accumulate(spare, spare.share)
         return figures

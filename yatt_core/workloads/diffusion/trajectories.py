@@ -6,9 +6,12 @@ and seeds, so that it can be kept as seeds and sampled again, or kept as latents
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from yatt_core.workloads.contract import advanced
@@ -109,6 +112,12 @@ def log_probabilities_of(steps: Sequence[GaussianStep], trajectory: Trajectory) 
     """Returns the log-probabilities of a trajectory's stochastic steps, [B, W]. steps: those of `steps_again`."""
     arrivals = [trajectory.latents[step + 1] for step in trajectory.window]
     return torch.stack([step.log_probability(latents) for step, latents in zip(steps, arrivals, strict=True)], 1)
+
+
+def image_digests(trajectory: Trajectory) -> npt.NDArray[np.int64]:
+    """Returns 64 bits of the SHA-256 of each image's numbers, [B]."""
+    digests = [hashlib.sha256(image.numpy().tobytes()).digest()[:8] for image in trajectory.images]
+    return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
 def joined(parts: Sequence[Trajectory]) -> Trajectory:

@@ -35,21 +35,8 @@ class GrpoSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class LearntBatch:
-    """Images that an update computes a gradient of at once.
-
-    share: their share of all images of the iteration.
-    """
-
-    prompts: list[str]
-    trajectory: Trajectory
-    advantages: torch.Tensor
-    share: float
-
-
-@dataclass(frozen=True, slots=True)
 class UpdateFigures:
-    """What is reported of an update, over all images and steps.
+    """What is reported of an update, over all images and steps; 0 where a method has no such thing.
 
     loss: the mean loss, with its KL term.
     divergence: mean KL divergence to the reference; 0 without one.
@@ -58,9 +45,9 @@ class UpdateFigures:
     """
 
     loss: float
-    divergence: float
-    clipped: float
-    gap: float
+    divergence: float = 0.0
+    clipped: float = 0.0
+    gap: float = 0.0
 
 
 def group_advantages(rewards: torch.Tensor, sizes: Sequence[int], epsilon: float = 1e-4) -> torch.Tensor:
