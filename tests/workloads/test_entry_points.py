@@ -62,6 +62,6 @@ def test_a_workload_runs_by_the_name_of_its_entry_point_and_its_package_is_vouch
 def test_a_name_that_nobody_offers_is_refused_with_those_that_are_known(package: Path) -> None:
     with pytest.raises(
         ConfigurationError,
-        match=r"workload.kind: 'offred' is not an entry point of 'yatt.workloads'; known: .*offered.*; or write package.module",
+        match=r"workload.kind: 'offers' is not an entry point of 'yatt.workloads'; known: .*offered.*; or write package.module",
     ):
-        load_spec(SPEC, ["workload.kind=offred"])
+        load_spec(SPEC, ["workload.kind=offers"])

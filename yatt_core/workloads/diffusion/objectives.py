@@ -217,7 +217,7 @@ class NftObjective(_ForwardObjective):
                         strength=self.strength,
                     )
                 else:
-                    found = nft_losses(prediction, old, noised.targets, goodness[rows], self.strength)
+                    found = nft_losses(prediction, old, noised.targets, goodness=goodness[rows], strength=self.strength)
                 yield found / (count * self.noisings)
 
 
