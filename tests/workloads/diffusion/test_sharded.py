@@ -28,6 +28,12 @@ pytestmark = NEEDS_DIFFUSERS
 SHARDED = "workload.kind=tests.workloads.diffusion.sharded_ranks:BrightSharded"
 FASTER = "workload.settings.rate=1e-3"
 ADAPTERS = "workload.settings.adapters={rank: 2, alpha: 8}"
+METHOD = (
+    "workload.settings={{heads: 2, head_width: 8, layers: 1, word_width: 16, pretraining: 11, group: 2, held_out: 1, rows: 8, "
+    "evaluation_steps: 2, {}}}"
+)
+NFT = METHOD.format("method: nft, old_rise: 0.2")
+DPO = METHOD.format("method: dpo")
 TOLERANCE = 2e-6
 """AdamW turns rounding errors of a small gradient into more than their own size."""
 
@@ -40,7 +46,7 @@ def one_thread() -> Iterator[None]:
 
 
 def spec_of(*overrides: str) -> RunSpec:
-    return load_spec(SPEC, ["trainer.engine.ranks=1", FASTER, *overrides])
+    return load_spec(SPEC, ["trainer.engine.ranks=1", *overrides, FASTER])
 
 
 def with_ranks(spec: RunSpec, ranks: int) -> RunSpec:
@@ -54,7 +60,13 @@ def difference(one: ShardedResult, other: ShardedResult) -> float:
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "others", [pytest.param((), id="weights"), pytest.param((ADAPTERS,), id="adapters", marks=pytest.mark.verify)]
+    "others",
+    [
+        pytest.param((), id="weights"),
+        pytest.param((ADAPTERS,), id="adapters", marks=pytest.mark.verify),
+        pytest.param((NFT,), id="nft", marks=pytest.mark.verify),
+        pytest.param((DPO,), id="dpo", marks=pytest.mark.verify),
+    ],
 )
 def test_two_ranks_learn_what_one_does_and_go_on_from_checkpoints_of_any_number(
     others: tuple[str, ...], tmp_path: Path
@@ -78,7 +90,7 @@ def test_two_ranks_learn_what_one_does_and_go_on_from_checkpoints_of_any_number(
     assert len(set(first.digests)) == 4, "each update changes the weights"
     assert rejoined.digests == first.digests and rejoined.metrics == first.metrics
     assert restored.digests == first.digests[1:] and restored.metrics == first.metrics[1:]
-    assert all(metrics["log_probability_gap"] == 0.0 < metrics["grad_norm"] for metrics in first.metrics)
+    assert all(metrics.get("log_probability_gap", 0.0) == 0.0 < metrics["grad_norm"] for metrics in first.metrics)
 
     notes = tmp_path / "alone"
     notes.mkdir()
@@ -96,7 +108,8 @@ def test_two_ranks_learn_what_one_does_and_go_on_from_checkpoints_of_any_number(
     for count, numbers in ((1, alone.held), (2, max(held))):
         settings = dict(one.workload.settings | one.workload.tunable)
         stated = ShardedDrawing(RunFacts(seed=1, settings=settings, iterations=3)).needs(count, None).rank
-        assert stated.weights + stated.optimizer == 4 * numbers, "a plan knows the parts"
+        followed = stated.gradients if NFT in others else 0  # as many numbers as are trained
+        assert stated.weights + stated.optimizer + followed == 4 * numbers, "a plan knows the parts"
 
 
 def test_a_run_of_one_rank_killed_in_its_phases_gives_the_same_bits(tmp_path: Path) -> None:
@@ -127,6 +140,11 @@ def test_a_workload_with_whole_networks_opens_no_process_wide_group(tmp_path: Pa
     materialise_workload(spec, tmp_path / "run")
     learnt(0, 1, ShardedJob(spec, tmp_path / "run", "plain"), tmp_path / "plain")
     assert not distributed.is_initialized()
+
+
+def test_a_unet_is_not_divided() -> None:
+    with pytest.raises(ConfigurationError, match=r"workload.settings.network: unet is not divided over the ranks"):
+        ShardedDrawing(RunFacts(seed=1, settings={"network": "unet", "method": "ddpo"}, iterations=1))
 
 
 def test_a_network_without_blocks_is_refused() -> None:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from yatt_core.errors import ConfigurationError
+from yatt_core.workloads.contract import RunFacts
 from yatt_core.workloads.diffusion.drawing import ShapeDrawing
 from yatt_core.workloads.diffusion.held_tensors import local
 from yatt_core.workloads.diffusion.objectives import LearntBatch
@@ -28,9 +30,17 @@ CLIP_EPSILON = 1e-6
 
 
 class ShardedDrawing(ShapeDrawing):
-    """Implements `SharesModel` too. All settings are those of `ShapeDrawing`."""
+    """Implements `SharesModel` too. All settings are those of `ShapeDrawing`, but the UNet."""
 
     divided: ClassVar[bool] = True
+
+    def __init__(self, facts: RunFacts) -> None:
+        super().__init__(facts)
+        if self._settings.network == "unet":
+            raise ConfigurationError(
+                "workload.settings.network: unet is not divided over the ranks, since its blocks lie in one another; expected sd3, "
+                "flux or qwen_image, or ShapeDrawing as workload.kind"
+            )
 
     def regroup(self) -> None:
         """Divides the networks anew, over the group that the ranks have now, with the tensors that this rank holds."""
