@@ -34,7 +34,7 @@ UNET: Settings = {
     "layers": 1,
     "pretraining": 300,
     "group": 8,
-    "held_out": 8,
+    "held_out": 2,
     "evaluation_steps": 8,
 }
 """A UNet that is small enough for one core."""
@@ -81,7 +81,7 @@ class Course:
 COURSES: Mapping[str, Course] = {
     "grpo": Course(ShapeDrawing, SETTINGS, UPDATES),
     "nft": Course(ShapeDrawing, SETTINGS | {"method": "nft"}, 40),
-    "dpo": Course(ShapeDrawing, SETTINGS | {"method": "dpo", "noisings": 8, "group": 8, "rate": 5e-5}, 100),
+    "dpo": Course(ShapeDrawing, SETTINGS | {"method": "dpo", "noisings": 8, "group": 8, "rate": 5e-5}, 60),
     "ddpo": Course(ColourDrawing, SETTINGS | {"method": "ddpo", **UNET}, 30),
 }
 """By method. Those of the other methods than GRPO are short, and were chosen on seed 1."""

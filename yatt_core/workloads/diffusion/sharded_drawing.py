@@ -38,7 +38,7 @@ class ShardedDrawing(ShapeDrawing):
         super().__init__(facts)
         if self._settings.network == "unet":
             raise ConfigurationError(
-                "workload.settings.network: unet is not divided over the ranks, since its blocks lie in one another; expected sd3, "
+                "workload.settings.network: unet is not divided over the ranks, as its blocks lie in one another; expected sd3, "
                 "flux or qwen_image, or ShapeDrawing as workload.kind"
             )
 
