@@ -17,9 +17,10 @@ KIND = "images"
 
 
 def sheet_entries(context: RunContext, prepared: PrepareReceipt) -> list[OutboxEntry]:
-    """Returns the outbox rows for an iteration's images; none without images, or if the spec asks for no reports."""
+    """Returns the outbox rows for an iteration's images; none without images, or if the spec asks for no reports or samples."""
     tracking = context.spec.tracking
-    if not (prepared.images and tracking.enabled and tracking.reports and in_mlflow(context.spec)):
+    wanted = tracking.enabled and tracking.reports and tracking.samples > 0
+    if not (prepared.images and wanted and in_mlflow(context.spec)):
         return []
     iteration = prepared.key.iteration
     body = {"iteration": iteration, "folder": prepared.folder, "sha256": prepared.images}

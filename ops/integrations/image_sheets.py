@@ -1,6 +1,6 @@
 """Draws images of samples as one picture: a row for each prompt, with its mean reward. Needs matplotlib.
 
-Consumes an iteration's stored images. Produces a figure.
+Consumes an iteration's stored images. Produces a picture.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from yatt_core.errors import DataError
+from yatt_core.installed import failure_text
 from yatt_core.workloads.images import ImageFolder, StoredImage
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from PIL.Image import Image
 
 PROMPTS = 24
 """Rows of a sheet: the first prompts."""
@@ -27,6 +30,22 @@ FINEST = 128
 """Pixels of an image's side, of which a sheet shows fewer anyway; many large images at once would fill the memory."""
 SIDE = 0.7
 """Inches of an image's side."""
+
+
+def picture_of(opened: ImageFolder, title: str) -> Image | None:
+    """Returns the sheet as a picture; None without images. Raises `DataError` if there is none to be had from them."""
+    from PIL import Image
+
+    target = io.BytesIO()
+    try:
+        figure = sheet_of(opened, title)
+        if figure is None:
+            return None
+        figure.savefig(target, format="png")
+    # Whatever the images and a user's settings of matplotlib lead to: without its picture a row is delivered all the same.
+    except (Image.DecompressionBombError, MemoryError, OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"the picture cannot be drawn: {failure_text(error)}") from error
+    return Image.open(target)
 
 
 def sheet_of(opened: ImageFolder, title: str) -> Figure | None:

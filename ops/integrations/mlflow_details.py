@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.reports.learning_curve import can_draw
-from ops.integrations.image_sheets import sheet_of
+from ops.integrations.image_sheets import picture_of
 from ops.integrations.table_pictures import figure_of
 from yatt_core.errors import DataError, InfrastructureError
 from yatt_core.workloads.images import IMAGES, ImageFolder
@@ -111,7 +111,7 @@ def send_images(client: Any, run: str, folder: Path, body: Mapping[str, Any]) ->
     body: `iteration`, and `folder` and `sha256` of the images: the folder of the columns in the run's folder, and the digest
         of the images' manifest.
 
-    Images that are no longer there, or damaged, are skipped with a warning, as everything is without matplotlib. Raises as
+    Images that are no longer there, damaged, or of which nothing can be drawn, are skipped with a warning, as everything is without matplotlib. Raises as
     `send_file` does.
     """
     if not can_draw():
@@ -119,12 +119,12 @@ def send_images(client: Any, run: str, folder: Path, body: Mapping[str, Any]) ->
     iteration = body["iteration"]
     try:
         opened = ImageFolder.open(_within(folder, body["folder"]), body["sha256"])
-        figure = sheet_of(opened, f"samples of iteration {iteration}: prompt and mean reward")
+        picture = picture_of(opened, f"samples of iteration {iteration}: prompt and mean reward")
     except DataError as error:
         log.warning("MLflow does not receive the images of iteration %d: %s", iteration, error)
         return
-    if figure is not None:
-        client.log_figure(run, figure, f"{IMAGES}/{iteration:06d}.png")
+    if picture is not None:
+        client.log_image(run, picture, artifact_file=f"{IMAGES}/{iteration:06d}.png")
 
 
 def _within(folder: Path, path: str) -> Path:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from yatt_core.spec import RunSpec
-from yatt_core.spec.sections.metric_names import is_known
+from yatt_core.spec.sections.metric_names import is_occasional, is_timing
 
 TRIED = "tried"
 """Stands for the run's id."""
@@ -46,7 +46,7 @@ class WorkloadTrial:
     forecast_seconds: float
 
     def unseen_metrics(self, spec: RunSpec) -> tuple[str, ...]:
-        """Returns a warning for each guard on a metric that the trial has not seen and that no run of YATT has.
+        """Returns a warning for each guard on a metric that the trial has not seen and that the engine does not add.
 
         A class may have metrics that come later, so that this is no error.
         """
@@ -55,7 +55,7 @@ class WorkloadTrial:
             f"guards.custom.{number}.metric: {guard.metric!r} is none of the metrics of this trial, without which the guard has "
             f"no effect: {', '.join(sorted(seen)) or 'there are none'}"
             for number, guard in enumerate(spec.guards.custom)
-            if guard.metric not in seen and not is_known(guard.metric)
+            if guard.metric not in seen and not is_timing(guard.metric) and not is_occasional(guard.metric)
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from PIL import Image
 
 from db.core.holder import this_process
 from db.write.outbox import MLFLOW
+from ops.integrations import image_sheets
 from ops.integrations.image_sheets import LONGEST, sheet_of
 from ops.integrations.mlflow_tracker import MlflowTracker
 from tests.ops.integrations.test_mlflow_tracker import row
@@ -35,14 +35,17 @@ class Drawn:
     def __init__(self) -> None:
         self.spread: dict[tuple[str, str], float] = {}
 
-    def log_figure(self, run: str, figure: Figure, name: str) -> None:
-        target = io.BytesIO()
-        figure.savefig(target, format="png")
-        with Image.open(target) as picture:
-            self.spread[run, name] = float(np.asarray(picture.convert("L")).std())
+    def log_image(self, run: str, picture: Image.Image, artifact_file: str) -> None:
+        self.spread[run, artifact_file] = float(np.asarray(picture.convert("L")).std())
 
 
-def test_an_iteration_that_is_evaluated_sends_its_images_as_one_picture(tmp_path: Path) -> None:
+def undrawable(*_: object) -> Figure:
+    raise Image.DecompressionBombError("many pixels")
+
+
+def test_an_iteration_that_is_evaluated_sends_its_images_as_one_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     torch.set_num_threads(1)
     home = tmp_path / "runs"
     own = OwnRun.of(home, SPEC, "tracking.enabled=true", "evaluation.every=2")
@@ -60,6 +63,10 @@ def test_an_iteration_that_is_evaluated_sends_its_images_as_one_picture(tmp_path
     assert list(client.spread) == [("tracked", "images/000002.png"), ("tracked", "images/000004.png")]
     assert min(client.spread.values()) > 1, "something is drawn"
 
+    with monkeypatch.context() as patched:
+        patched.setattr(image_sheets, "sheet_of", undrawable)
+        tracker.deliver([row("images", {**sent[0], "iteration": 5}, "tracked")])
+    assert len(client.spread) == 2, "what cannot be drawn holds nothing back"
     (own.folder / sent[0]["folder"] / "images" / "manifest.json").unlink()
     tracker.deliver([row("images", {**sent[0], "iteration": 6}, "tracked")])
     assert len(client.spread) == 2, "what retention has removed holds nothing back"
@@ -67,9 +74,10 @@ def test_an_iteration_that_is_evaluated_sends_its_images_as_one_picture(tmp_path
         tracker.deliver([row("images", {**sent[0], "folder": "../other"}, "tracked")])
 
 
-def test_no_pictures_are_sent_if_the_spec_wants_no_reports(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unwanted", ["reports=false", "samples=0"])
+def test_no_pictures_are_sent_if_the_spec_wants_no_reports_or_samples(tmp_path: Path, unwanted: str) -> None:
     torch.set_num_threads(1)
-    own = OwnRun.of(tmp_path, SPEC, "tracking.enabled=true", "tracking.reports=false", "iterations=1")
+    own = OwnRun.of(tmp_path, SPEC, "tracking.enabled=true", f"tracking.{unwanted}", "iterations=1")
     own.drive()
     with own.ledger() as ledger:
         fence = ledger.leases.acquire(own.run, this_process(), 60, lambda holder: True)

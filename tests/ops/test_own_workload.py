@@ -37,9 +37,13 @@ def test_a_workload_is_tried_before_it_starts(yatt: Yatt) -> None:
     assert checked["kind"] == "tests.workloads.counting:Counting" and checked["files"] == 1
     assert checked["columns"] == {"numbers": "float64 [7]"} and checked["figures"] == {"evaluation/mean": 0.0}
     assert checked["learnt"].keys() == {"loss"}
-    rules = [f"{{name: of_{name}, metric: {name}, at_most: 1}}" for name in ("loss", "evaluation/mean", "lost", "kl")]
+    rules = [
+        f"{{name: of_{name}, metric: {name}, at_most: 1}}"
+        for name in ("loss", "evaluation/mean", "lost", "kl", "update/skipped")
+    ]
     watched = yatt("check", str(SPEC), "--set", f"guards.custom=[{', '.join(rules)}]".replace("of_evaluation/", "of_"))
-    assert watched.err.count("guards.custom.") == 1
+    assert watched.err.count("guards.custom.") == 2
+    assert "guards.custom.3.metric: 'kl' is none" in watched.err, "language models alone have it"
     assert "guards.custom.2.metric: 'lost' is none of the metrics of this trial" in watched.err
     assert "has no effect: evaluation/mean, loss" in watched.err
     answer = yatt("check", str(SPEC), "--set", "workload.settings={broken: draw}")

@@ -210,6 +210,8 @@ NFT = "nft learns from noised images, and samples without stochastic steps"
             "window: 6 stochastic steps do not fit into steps: 6; the last one of unet has no",
         ),
         ({"network": "unet", "patch": 16, "head_width": 5}, "head_width: expected a multiple of patch: 16"),
+        ({"network": "unet", "patch": 16, "head_width": 4}, "head_width: expected an even number of at least 4"),
+        ({"method": "nft", "old_most": 0, "old_rise": 0.1}, "old_rise: images are sampled from the trained weights"),
         ({"network": "unet", "guidance": 2.0}, "guidance: unet has no embedding for it"),
         ({"method": "ppo"}, "method: Input should be 'grpo', 'ddpo', 'nft' or 'dpo' (given: 'ppo')"),
     ],

@@ -71,6 +71,8 @@ NETWORKS = {"sd3": TRANSFORMER, "flux": FLUX, "qwen_image": QWEN_IMAGE, "unet": 
 """Classes of diffusers by the names of the settings."""
 GROUPS = 8
 """Most groups of channels that a UNet normalises apart."""
+LEAST_CHANNELS = 4
+"""Fewest channels of a UNet: half of them are sines of the level, half cosines."""
 NFT_STRENGTH = 1.0
 DPO_STRENGTH = 20.0
 """Strengths by default: DiffusionNFT's b; for Diffusion-DPO what suits the errors of shapes, far below that for large models."""
@@ -130,7 +132,7 @@ class DrawingSettings(SpecModel):
     Where rewards are cut, good and bad images no longer balance, and the policy moves away from all that it draws."""
     weighting: Literal["adaptive", "none"] = "adaptive"
     """Whether `nft` divides the squared error of a predicted image by its mean absolute error, or takes that of the velocity."""
-    old_rise: float = Field(default=0.001, ge=0)
+    old_rise: PositiveFloat = 0.001
     """Share of `nft`'s sampling weights that stays after the first update, and by which it rises with each."""
     old_most: float = Field(default=0.5, ge=0, lt=1)
     """The most of `nft`'s sampling weights that stays; 0: images are sampled from the trained weights."""
@@ -191,7 +193,10 @@ class DrawingSettings(SpecModel):
             )
         if self.method == "dpo" and self.group < 2:
             raise ValueError("group: dpo compares two images of a prompt; expected at least 2 (given: 1)")
-
+        if "old_rise" in self.model_fields_set and not self.old_most:
+            raise ValueError(
+                "old_rise: images are sampled from the trained weights with old_most: 0; expected no old_rise"
+            )
         if "eta" in self.model_fields_set and self.network != "unet":
             raise ValueError(
                 f"eta: {self.network} follows a flow, which has noise_level; expected no eta, or network: unet"
@@ -206,6 +211,14 @@ class DrawingSettings(SpecModel):
             raise ValueError(
                 f"head_width: expected a multiple of patch: {self.patch} from heads x head_width with unet, whose channels are "
                 f"halved as often as the side of an image (given: {self.heads} x {self.head_width})"
+            )
+        if (
+            self.heads * self.head_width // self.patch < LEAST_CHANNELS
+            or self.heads * self.head_width // self.patch % 2
+        ):
+            raise ValueError(
+                f"head_width: expected an even number of at least {LEAST_CHANNELS} from heads x head_width / patch with unet, whose "
+                f"channels at the image's side also tell it the level (given: {self.heads} x {self.head_width} / {self.patch})"
             )
         if self.method == "grpo" and self.window >= self.steps:
             raise ValueError(
@@ -238,7 +251,7 @@ class DrawingSettings(SpecModel):
     @property
     def keeps_old(self) -> bool:
         """Whether images are sampled from weights of their own, which follow the trained ones."""
-        return self.method == "nft" and self.old_rise > 0 and self.old_most > 0
+        return self.method == "nft" and self.old_most > 0
 
     def learnt(self, prompts: int) -> int:
         """Returns the number of passes with gradients through a single image in an iteration. prompts: that have a group each."""
