@@ -111,8 +111,8 @@ def send_images(client: Any, run: str, folder: Path, body: Mapping[str, Any]) ->
     body: `iteration`, and `folder` and `sha256` of the images: the folder of the columns in the run's folder, and the digest
         of the images' manifest.
 
-    Images that are no longer there, damaged, or of which nothing can be drawn, are skipped with a warning, as everything is without matplotlib. Raises as
-    `send_file` does.
+    Images that are no longer there, damaged, or of which nothing can be drawn, are skipped with a warning, as everything is
+    without matplotlib. Raises as `send_file` does.
     """
     if not can_draw():
         return

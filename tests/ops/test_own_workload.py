@@ -37,11 +37,9 @@ def test_a_workload_is_tried_before_it_starts(yatt: Yatt) -> None:
     assert checked["kind"] == "tests.workloads.counting:Counting" and checked["files"] == 1
     assert checked["columns"] == {"numbers": "float64 [7]"} and checked["figures"] == {"evaluation/mean": 0.0}
     assert checked["learnt"].keys() == {"loss"}
-    rules = [
-        f"{{name: of_{name}, metric: {name}, at_most: 1}}"
-        for name in ("loss", "evaluation/mean", "lost", "kl", "update/skipped")
-    ]
-    watched = yatt("check", str(SPEC), "--set", f"guards.custom=[{', '.join(rules)}]".replace("of_evaluation/", "of_"))
+    metrics = ("loss", "evaluation/mean", "lost", "kl", "update/skipped")
+    rules = [f"{{name: guard_{number}, metric: {metric}, at_most: 1}}" for number, metric in enumerate(metrics)]
+    watched = yatt("check", str(SPEC), "--set", f"guards.custom=[{', '.join(rules)}]")
     assert watched.err.count("guards.custom.") == 2
     assert "guards.custom.3.metric: 'kl' is none" in watched.err, "language models alone have it"
     assert "guards.custom.2.metric: 'lost' is none of the metrics of this trial" in watched.err

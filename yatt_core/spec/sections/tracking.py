@@ -45,7 +45,8 @@ class TrackingSpec(SpecModel):
     """If true, the tracked run receives the learning curve, where the time went and a table of samples whenever a session
     ends, and of a workload's images a sheet for each iteration that is evaluated."""
     samples: int = Field(default=20, ge=0, le=1000)
-    """Number of samples of the newest iteration in that table; 0: none, and no sheets of images, so that no sample leaves the run's folder."""
+    """Number of samples of the newest iteration in that table; 0: none, and no sheets of images, so that no sample leaves the
+    run's folder."""
 
     @property
     def names(self) -> tuple[str, ...]:

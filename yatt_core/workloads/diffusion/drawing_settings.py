@@ -212,13 +212,12 @@ class DrawingSettings(SpecModel):
                 f"head_width: expected a multiple of patch: {self.patch} from heads x head_width with unet, whose channels are "
                 f"halved as often as the side of an image (given: {self.heads} x {self.head_width})"
             )
-        if (
-            self.heads * self.head_width // self.patch < LEAST_CHANNELS
-            or self.heads * self.head_width // self.patch % 2
-        ):
+        channels = self.heads * self.head_width // self.patch
+        if channels < LEAST_CHANNELS or channels % 2:
             raise ValueError(
-                f"head_width: expected an even number of at least {LEAST_CHANNELS} from heads x head_width / patch with unet, whose "
-                f"channels at the image's side also tell it the level (given: {self.heads} x {self.head_width} / {self.patch})"
+                f"head_width: expected an even number of at least {LEAST_CHANNELS} from heads x head_width / patch with unet, "
+                f"whose channels at the image's side also tell it the level (given: {self.heads} x {self.head_width} / "
+                f"{self.patch})"
             )
         if self.method == "grpo" and self.window >= self.steps:
             raise ValueError(
