@@ -79,7 +79,7 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
         pytest.param(FOLLOWED, "", ALL, id="nft everywhere", marks=pytest.mark.verify),
         pytest.param("method=dpo", "trainer.engine.ranks=2", ALL, id="dpo everywhere", marks=pytest.mark.verify),
         pytest.param(UNET, "trainer.engine.ranks=2", ALL, id="ddpo everywhere", marks=pytest.mark.verify),
-        pytest.param("method=dpo adapters={rank:2}", "", ALL, id="dpo with adapters", marks=pytest.mark.verify),
+        pytest.param("method=dpo adapters.rank=2", "", ALL, id="dpo with adapters", marks=pytest.mark.verify),
     ],
 )
 def test_a_run_of_a_method_killed_in_its_phases_gives_the_same_bits(
