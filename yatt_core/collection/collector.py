@@ -27,12 +27,11 @@ from yatt_core.collection.shard_rows import (
     response_table,
     score_table,
     turn_result,
-    turn_table,
 )
 from yatt_core.collection.slices import Sealed, SliceBatch, batches_of, rows_by_member
 from yatt_core.collection.stages import stage
 from yatt_core.collection.token_credit import token_reward_column
-from yatt_core.collection.turns import Turns, answers_of, turns_of
+from yatt_core.collection.turns import Turns, answers_of, durable_turn, turns_of
 from yatt_core.dispatch.stream import Arrival, Stream, VerdictArrival
 from yatt_core.errors import ConfigurationError, DataError, InfrastructureError
 from yatt_core.experience.carried import GoingGroups, load_groups
@@ -44,7 +43,6 @@ from yatt_core.prompts.codec import TextCodec, encode_privileged, encode_questio
 from yatt_core.prompts.stream import Prompt, media_of
 from yatt_core.protocols.generation import GenerateResult, Int32
 from yatt_core.protocols.judges import JudgeRequest, ScoreEffort
-from yatt_core.protocols.pieces import join_pieces
 from yatt_core.protocols.receipts import (
     JUDGE_PROMPT_TOKENS,
     JUDGE_TOKENS,
@@ -258,11 +256,7 @@ class Collector:
         if not arrival.complete:
             return
         if batch.pieces:
-            result = join_pieces(batch.pieces).result
-            batch.pieces.clear()
-            with stage(batch.shard.timing, "log"):
-                batch.turns.append_turn(turn_table(result))
-            self._hear_turns(batch, slices, result)
+            self._hear_turns(batch, slices, durable_turn(batch))
         self._go_on_with_slice(batch, slices, stream)
 
     def _hear_turns(self, batch: OpenBatch, slices: SliceBatch, result: GenerateResult) -> None:

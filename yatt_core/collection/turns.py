@@ -133,15 +133,20 @@ class PlannedTurns:
 
     def _take_turn(self, batch: OpenBatch) -> None:
         """Makes a turn durable before a tool is called."""
-        result = join_pieces(batch.pieces).result
-        batch.pieces.clear()
-        with stage(batch.shard.timing, "log"):
-            batch.turns.append_turn(turn_table(result))
-        self._hear(batch, result)
+        self._hear(batch, durable_turn(batch))
 
     def _hear(self, batch: OpenBatch, result: GenerateResult) -> None:
         """Answers the calls in a turn from disk or by calling the tools; each result is durable before it is used."""
         batch.dialogue.tell(answers_of(batch, batch.dialogue.hear(result), self.toolbox))
+
+
+def durable_turn(batch: OpenBatch) -> GenerateResult:
+    """Returns what a batch has drawn in a turn, all of whose pieces have arrived, once it is durable."""
+    result = join_pieces(batch.pieces).result
+    batch.pieces.clear()
+    with stage(batch.shard.timing, "log"):
+        batch.turns.append_turn(turn_table(result))
+    return result
 
 
 def answers_of(batch: OpenBatch, calls: Mapping[int, ToolCall | ToolAnswer], toolbox: Toolbox) -> dict[int, ToolAnswer]:
